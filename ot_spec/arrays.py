@@ -1,0 +1,220 @@
+"""The few array operations that must mean the same on numpy, torch and object arrays of fractions.
+
+A law is a float64 array of numpy or torch, or a numpy object array whose entries are exact rationals
+(`fractions.Fraction`, `flint.fmpq`). `namespace` gives the array-api namespace for any of them; the helpers
+below are the operations in which the three differ.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import array_api_compat
+import numpy as np
+
+from ot_spec.errors import LawError
+
+Array = Any
+
+
+def namespace(*arrays: Array) -> Any:
+    """The array-api namespace of the arrays; plain sequences and scalars count as numpy."""
+    known = [a for a in arrays if array_api_compat.is_array_api_obj(a)]
+    return array_api_compat.array_namespace(*(known or [np.empty(0)]))
+
+
+def is_exact(array: Array) -> bool:
+    """True for object arrays, whose entries are exact rationals."""
+    return isinstance(array, np.ndarray) and array.dtype == object
+
+
+def is_numpy(array: Array) -> bool:
+    return isinstance(array, np.ndarray)
+
+
+def may_wait(array: Array) -> bool:
+    """Whether a value may be looked at without stalling a device: the array lives on the CPU."""
+    return is_numpy(array) or str(array.device) == "cpu"
+
+
+def to_numpy(array: Array) -> np.ndarray:
+    """A numpy view or copy on the host; the only place where a device is left on purpose."""
+    if isinstance(array, np.ndarray):
+        return array
+    if array_api_compat.is_torch_array(array):
+        return array.detach().cpu().numpy()
+    return np.asarray(array)
+
+
+def like(values: Any, model: Array) -> Array:
+    """`values` as an array of the namespace and device of `model`."""
+    xp = namespace(model)
+    if xp is namespace(values) and array_api_compat.is_array_api_obj(values):
+        return values
+    if is_numpy(model):
+        return np.asarray(to_numpy(values) if array_api_compat.is_array_api_obj(values) else values)
+    return xp.asarray(values, device=array_api_compat.device(model))
+
+
+def fractions(values: Any) -> np.ndarray:
+    """An object array of `Fraction`, from nested fractions, integers, floats (exact value) or strings.
+
+    >>> fractions(["1/3", 0.5])
+    array([Fraction(1, 3), Fraction(1, 2)], dtype=object)
+    """
+    values = np.asarray(to_numpy(values) if array_api_compat.is_array_api_obj(values) else values, dtype=object)
+    return np.asarray(np.vectorize(as_fraction, otypes=[object])(values)) if values.size else values
+
+
+def as_fraction(value: Any) -> Fraction:
+    """The exact value of an int, float, string, `Fraction` or `flint.fmpq`."""
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        if hasattr(value, "p") and hasattr(value, "q"):
+            return Fraction(int(value.p), int(value.q))
+        return Fraction(value)
+    except (TypeError, ValueError, OverflowError) as reason:
+        raise LawError(f"{value!r} is not an exact rational number") from reason
+
+
+def coins_like(coins: Array, law: Array) -> Array:
+    """Coins in the arithmetic of `law`: float64, or the exact value of each coin beside exact laws."""
+    if not is_exact(law):
+        xp = namespace(law)
+        return xp.astype(like(coins, law), xp.float64, copy=False)
+    coins = np.asarray(coins)
+    if coins.dtype == object:
+        return coins
+    one = law.reshape(-1)[0] * 0 + 1
+    exact = fractions(coins)
+    if isinstance(one, Fraction):
+        return exact
+    return np.vectorize(lambda c: type(one)(c.numerator, c.denominator), otypes=[object])(exact)
+
+
+def ratio(xp: Any, top: Array, bottom: Array, otherwise: Any) -> Array:
+    """top / bottom where bottom > 0, `otherwise` elsewhere; never divides by zero."""
+    positive = bottom > 0
+    return xp.where(positive, top / xp.where(positive, bottom, _one(xp, bottom)), _full(xp, otherwise, bottom))
+
+
+def _one(xp: Any, model: Array) -> Any:
+    return 1 if is_exact(model) else xp.ones((), dtype=model.dtype, device=array_api_compat.device(model))
+
+
+def _full(xp: Any, value: Any, model: Array) -> Any:
+    if is_exact(model) or array_api_compat.is_array_api_obj(value):
+        return value
+    return xp.full((), value, dtype=model.dtype, device=array_api_compat.device(model))
+
+
+def constant(value: int, model: Array) -> Any:
+    """A scalar of the arithmetic of `model`, fit for `xp.where` and `xp.minimum` beside it."""
+    return value if is_exact(model) else _full(namespace(model), value, model)
+
+
+def minimum(xp: Any, a: Array, b: Array) -> Array:
+    """min(a, b), either of which may be a Python scalar."""
+    a, b = (constant(a, b) if isinstance(a, int | float) else a), (constant(b, a) if isinstance(b, int | float) else b)
+    return xp.minimum(a, b)
+
+
+def positive_part(xp: Any, a: Array) -> Array:
+    """max(a, 0) with an exact zero outside its support."""
+    return xp.maximum(a, constant(0, a))
+
+
+def total(xp: Any, a: Array, keepdims: bool = False) -> Array:
+    return xp.sum(a, axis=-1, keepdims=keepdims)
+
+
+def cumulative(xp: Any, a: Array) -> Array:
+    """Running sums along the last axis, non-decreasing for non-negative `a` on every backend."""
+    if is_numpy(a):
+        return np.cumsum(a, axis=-1)
+    sums = xp.cumulative_sum(a, axis=-1)
+    if may_wait(a):
+        return sums
+    # a parallel scan may step down by an ulp, or up where nothing is added: hold the level there
+    return xp.cummax(xp.where(a > 0, sums, xp.zeros_like(sums)), dim=-1).values
+
+
+def or_else(xp: Any, weights: Array, otherwise: Array) -> Array:
+    """The rows of `weights`, with `otherwise` in rows that are all zero."""
+    empty = ~(total(xp, weights, keepdims=True) > 0)
+    if may_wait(weights) and not bool(xp.any(empty)):
+        return weights
+    return xp.where(empty, otherwise, weights)
+
+
+def gather(xp: Any, rows: Array, index: Array) -> Array:
+    """rows[..., index[..., j]] for each j, broadcasting the leading axes."""
+    lead = np.broadcast_shapes(tuple(rows.shape[:-1]), tuple(index.shape[:-1]))
+    rows = xp.broadcast_to(rows, (*lead, rows.shape[-1]))
+    index = xp.broadcast_to(index, (*lead, index.shape[-1]))
+    return xp.take_along_axis(rows, index, axis=-1)
+
+
+def pick(weights: Array, coins: Array) -> Array:
+    """Inverse distribution function: the first y with w_1 + .. + w_y > coin * (w_1 + .. + w_V).
+
+    weights (..., V), non-negative, any positive total; coins (..., m) in [0, 1). Returns ids (..., m).
+    A token of weight zero is never returned: a coin whose product rounds up to the total, or past it, gives the
+    last token of positive weight. Rows without any weight give the last id; callers branch on the total.
+    """
+    xp = namespace(weights)
+    coins = coins_like(coins, weights)
+    lead = np.broadcast_shapes(tuple(weights.shape[:-1]), tuple(coins.shape[:-1]))
+    cdf = cumulative(xp, weights)
+    size = weights.shape[-1]
+    if is_numpy(weights):
+        found = _pick_numpy(cdf, coins, lead)
+        last = size - 1 - np.argmax((weights > 0)[..., ::-1], axis=-1)
+    else:
+        cdf = xp.broadcast_to(cdf, (*lead, size)).contiguous()
+        aim = (xp.broadcast_to(coins, (*lead, coins.shape[-1])) * cdf[..., -1:]).contiguous()
+        found = xp.searchsorted(cdf, aim, right=True)
+        # the last positive token is where the running sum first reaches its total
+        last = xp.searchsorted(cdf, cdf[..., -1:].contiguous(), right=False)[..., 0]
+    return xp.minimum(found, xp.broadcast_to(last, lead)[..., None])
+
+
+def _pick_numpy(cdf: np.ndarray, coins: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
+    size, many = cdf.shape[-1], coins.shape[-1]
+    coins = np.broadcast_to(coins, (*lead, many)).reshape(-1, many)
+    single = cdf.size == size
+    cdf = (cdf if single else np.broadcast_to(cdf, (*lead, size))).reshape(-1, size)
+    found = np.empty((len(coins), many), dtype=np.int64)
+    if is_exact(cdf):  # numpy's searchsorted would compare coins with each other
+        found[:] = (cdf[:, None, :] <= (coins * cdf[:, -1:])[..., None]).sum(axis=-1)
+    elif single:
+        found.flat = np.searchsorted(cdf[0], (coins * cdf[0, -1]).reshape(-1), side="right")
+    else:
+        for row in range(len(coins)):
+            found[row] = np.searchsorted(cdf[row], coins[row] * cdf[row, -1], side="right")
+    return found.reshape(*lead, many)
+
+
+def one_hot(xp: Any, index: Array, model: Array) -> Array:
+    """Rows of the arithmetic of `model`, one where its last axis is at `index` (...), zero elsewhere."""
+    hit = positions(xp, model) == index[..., None]
+    return xp.where(hit, constant(1, model), constant(0, model))
+
+
+def positions(xp: Any, model: Array) -> Array:
+    """0..V-1 along the last axis of `model`, on its device."""
+    return xp.arange(model.shape[-1], device=getattr(model, "device", None))
+
+
+def order_by_ratio(top: Array, bottom: Array) -> Array:
+    """Stable order of the last axis by top / bottom ascending; bottom = 0 last."""
+    xp = namespace(top, bottom)
+    if is_exact(bottom):
+        unbounded = 1 + max((t / b for t, b in np.broadcast(top, bottom) if b > 0), default=0)
+        return xp.argsort(ratio(xp, top, bottom, unbounded), axis=-1, stable=True)
+    with np.errstate(over="ignore"):
+        return xp.argsort(ratio(xp, top, bottom, float("inf")), axis=-1, stable=True)

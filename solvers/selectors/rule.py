@@ -1,0 +1,277 @@
+"""What every rule of the form "test the candidates one by one, else draw from a residual" shares."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ot_spec.arrays import (
+    Array,
+    coins_like,
+    constant,
+    gather,
+    is_exact,
+    is_numpy,
+    like,
+    may_wait,
+    namespace,
+    or_else,
+    pick,
+    positions,
+    positive_part,
+    ratio,
+    to_numpy,
+    total,
+)
+from ot_spec.draft_law import DraftLaw
+from ot_spec.errors import CandidateError, OptionError, ShapeError
+from ot_spec.law import as_exact, from_probs
+from ot_spec.selector import Selection, first_match, require_support
+
+
+_BLOCK = 1 << 18  # entries of a block of rows on a CPU
+
+
+class Tests(NamedTuple):
+    """Candidate i is kept iff coin_i * bottom_i < top_i (strict), coin_i in [0, 1); if none is, y ~ residual.
+
+    top, bottom (..., k); residual (..., V) non-negative weights of any total, exactly zero outside their support. A
+    row of zeros means that no test can fail, or fails by rounding only: it falls back to the target.
+    valid (...): False where the rule is not exact (a divisor that is too small).
+    """
+
+    top: Array
+    bottom: Array
+    residual: Array
+    valid: Array | None = None
+
+
+class SequentialRule(ABC):
+    """A selector given by its tests; `conditional` and `select` are two readings of the same numbers.
+
+    Subclasses set `name` and `laws` (names of the draft laws for which the output law is the target) and write
+    `tests`. Candidates of one draw are the same under every law, so k = 1 is supported by all.
+    """
+
+    name: str
+    exact: bool = True
+    laws: tuple[str, ...] = ("iid",)
+    distinct: bool = False  # whether candidates must differ from each other
+
+    def supports(self, law: DraftLaw) -> bool:
+        single = law.k == 1 and law.name in ("iid", "without_replacement", "top_then_sample")
+        return law.name in self.laws or single
+
+    def coins(self, k: int) -> int:
+        """k + 1: one for each test and one for the residual."""
+        return k + 1
+
+    @abstractmethod
+    def tests(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Tests:
+        """The tests for candidates `tokens` (..., k); ids in slots that are not `filled` are 0 and mean nothing."""
+
+    @abstractmethod
+    def _acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array: ...
+
+    def acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array:
+        """P(Y in candidates) for candidates of `law`, (...). Raises UnsupportedLawError where the rule is not exact."""
+        target, draft = as_laws(target, draft)
+        require_support(self, law)
+        if is_exact(target) and target.ndim == draft.ndim == 1:  # sums of rows stay arrays
+            return self._acceptance(target[None], draft[None], law)[0]
+        return self._acceptance(target, draft, law)
+
+    def conditional(self, target: Array, draft: Array, candidates: Array) -> Array:
+        """P(Y = y | candidates), (..., V); rows that `select` would flag invalid raise on numpy and are NaN elsewhere."""
+        target, draft = as_laws(target, draft)
+        candidates = like(candidates, target)
+        if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == 1:
+            return self.conditional(target[None], draft[None], candidates[None])[0]
+        tokens, filled, valid = self._read(draft, candidates)
+        tests, valid = self._tests(target, draft, tokens, filled, valid)
+        xp = namespace(target)
+        one, zero = constant(1, target), constant(0, target)
+        share = xp.where(tests.bottom > 0, ratio(xp, tests.top, tests.bottom, 0), one)
+        keep = xp.where(filled, xp.minimum(share, one), zero)
+        out = zero
+        left = one + 0 * keep[..., 0]
+        for slot in range(tokens.shape[-1]):
+            here = left * keep[..., slot]
+            out = out + xp.where(positions(xp, target) == tokens[..., slot : slot + 1], here[..., None], zero)
+            left = left * (1 - keep[..., slot])
+        out = out + left[..., None] * residual_or_target(xp, tests.residual, target)
+        if is_numpy(target):
+            Selection(tokens[..., 0], filled[..., 0], tokens[..., 0], valid).checked()
+            return out
+        return xp.where(valid[..., None], out, xp.full_like(out, float("nan")))
+
+    def select(self, target: Array, draft: Array, candidates: Array, coins: Array) -> Selection:
+        """One output a row for coins (..., k + 1): coin i for test i, the last for the residual."""
+        target, draft = as_laws(target, draft)
+        candidates, coins = like(candidates, target), like(coins, target)
+        if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == coins.ndim == 1:
+            return Selection(*(a[0] for a in self.select(target[None], draft[None], candidates[None], coins[None])))
+        if may_wait(target) and target.ndim == draft.ndim == candidates.ndim == coins.ndim == 2:
+            step = max(1, _BLOCK // target.shape[-1])
+            if len(target) == len(draft) == len(candidates) == len(coins) > step:
+                return self._by_blocks(step, target, draft, candidates, coins)
+        return self._select(target, draft, candidates, coins)
+
+    def _by_blocks(self, step: int, *arrays: Array) -> Selection:
+        """`select` in blocks of rows whose temporaries stay in a CPU's cache."""
+        xp = namespace(arrays[0])
+        if is_numpy(arrays[0]):  # names the row of the whole batch, before any work
+            self._read(arrays[1], arrays[2])
+        parts = [
+            self._select(*(a[start : start + step] for a in arrays)) for start in range(0, len(arrays[0]), step)
+        ]
+        return Selection(*(xp.concat(fields, axis=0) for fields in zip(*parts, strict=True)))
+
+    def _select(self, target: Array, draft: Array, candidates: Array, coins: Array) -> Selection:
+        tokens, filled, valid = self._read(draft, candidates)
+        tests, valid = self._tests(target, draft, tokens, filled, valid)
+        xp = namespace(target)
+        k = tokens.shape[-1]
+        if coins.shape[-1:] != (self.coins(k),):
+            raise ShapeError(f"{self.name} with k = {k} takes {k + 1} coins a row, got shape {tuple(coins.shape)}")
+        valid = valid & _coins_valid(xp, coins, target)
+        coins = coins_like(coins, target)
+        kept = (coins[..., :k] * tests.bottom < tests.top) & filled & (tests.bottom > 0)
+        slot = xp.argmax(xp.astype(kept, xp.int64), axis=-1)
+        fallen = pick(or_else(xp, tests.residual, target), coins[..., k:])[..., 0]
+        lead = np.broadcast_shapes(tuple(kept.shape[:-1]), tuple(fallen.shape))
+        tokens, filled = xp.broadcast_to(tokens, (*lead, k)), xp.broadcast_to(filled, (*lead, k))
+        chosen = gather(xp, tokens, xp.broadcast_to(slot, lead)[..., None])[..., 0]
+        token = xp.where(xp.any(kept, axis=-1), chosen, fallen)
+        valid = xp.broadcast_to(valid, lead)
+        token = xp.where(valid, token, xp.full_like(token, -1))
+        index = first_match(xp.where(filled, tokens, xp.full_like(tokens, -1)), token)
+        index = xp.where(valid, index, xp.full_like(index, -1))
+        selection = Selection(token, index >= 0, index, valid)
+        return selection.checked() if is_numpy(target) else selection
+
+    def _tests(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array
+    ) -> tuple[Tests, Array]:
+        if is_exact(target):  # sums of rows stay arrays
+            target, draft = np.atleast_2d(target), np.atleast_2d(draft)
+        tests = self.tests(target, draft, tokens, filled)
+        if tests.valid is not None:
+            valid = valid & tests.valid
+        if not is_exact(target):  # NaN reaches every sum
+            xp = namespace(target)
+            valid = valid & xp.isfinite(total(xp, target)) & xp.isfinite(total(xp, draft))
+        return tests, valid
+
+    def _read(self, draft: Array, candidates: Array) -> tuple[Array, Array, Array]:
+        """Candidate ids fit for indexing, which slots are filled, and which rows the draft law can produce."""
+        xp = namespace(draft)
+        if candidates.ndim == 0 or candidates.shape[-1] == 0:
+            raise ShapeError(f"candidates need a last axis of at least one slot, got {tuple(candidates.shape)}")
+        if not xp.isdtype(candidates.dtype, "integral"):
+            raise CandidateError(f"candidates are token ids, got dtype {candidates.dtype}")
+        candidates = xp.astype(candidates, xp.int64, copy=False)
+        size, k = draft.shape[-1], candidates.shape[-1]
+        filled = (candidates >= 0) & (candidates < size)
+        tokens = xp.where(filled, candidates, xp.zeros_like(candidates))
+        try:
+            masses = gather(xp, draft, tokens)
+        except ValueError:
+            raise ShapeError(
+                f"candidates of shape {tuple(candidates.shape)} do not fit laws of shape {tuple(draft.shape)}"
+            ) from None
+        good = (filled & (masses > 0)) | (candidates == -1)
+        if k > 1:
+            gap = filled[..., 1:] & ~filled[..., :-1]
+            good = xp.concat([good[..., :1], good[..., 1:] & ~gap], axis=-1)
+        if self.distinct:
+            for slot in range(1, k):
+                again = xp.any(tokens[..., :slot] == tokens[..., slot : slot + 1], axis=-1) & filled[..., slot]
+                good = good & ~(again[..., None] & (xp.arange(k, device=getattr(good, "device", None)) == slot))
+        if is_numpy(draft):
+            _refuse(candidates, good, draft, self.name)
+        return tokens, filled, xp.all(good, axis=-1)
+
+
+def _refuse(candidates: np.ndarray, good: np.ndarray, draft: np.ndarray, name: str) -> None:
+    if good.all():
+        return
+    index = tuple(int(i) for i in np.argwhere(~good)[0])
+    candidates = np.broadcast_to(candidates, good.shape)
+    token, where = candidates[index], f"row {index[:-1] if len(index) > 2 else index[0]}, " if len(index) > 1 else ""
+    size = draft.shape[-1]
+    if token >= size or token < -1:
+        reason = f"is not one of {size} tokens"
+    elif token == -1:
+        reason = "is empty but a later slot is not"
+    elif index[-1] and candidates[index[:-1]][index[-1] - 1] < 0:
+        reason = "follows an empty slot"
+    elif np.broadcast_to(draft, (*good.shape[:-1], size))[index[:-1]][token] > 0:
+        reason = f"is a duplicate, which {name} cannot meet"
+    else:
+        reason = "has probability 0 under the draft law"
+    raise CandidateError(f"{where}slot {index[-1]}: candidate {token} {reason} ({int((~good).sum())} such in all)")
+
+
+def _coins_valid(xp: Any, coins: Array, model: Array) -> Array:
+    if is_numpy(model):
+        host = to_numpy(coins)
+        if host.dtype == object:
+            return np.bool_(True)
+        bad = ~((host >= 0) & (host < 1))
+        if bad.any():
+            index = tuple(int(i) for i in np.argwhere(bad)[0])
+            raise OptionError(f"coins lie in [0, 1); coin {index} is {host[index]!r}")
+        return np.bool_(True)
+    return xp.all((coins >= 0) & (coins < 1), axis=-1)
+
+
+def as_laws(target: Any, draft: Any) -> tuple[Array, Array]:
+    """Both laws in float64 (or both exact), with one vocabulary; numpy laws are checked row by row."""
+    if is_numpy(target) or not hasattr(target, "shape"):
+        target, draft = _checked(target, "target"), _checked(draft, "draft")
+        if is_exact(target) != is_exact(draft):
+            target, draft = (a if is_exact(a) else as_exact(a) for a in (target, draft))
+    else:
+        xp = namespace(target, draft)
+        target, draft = (xp.astype(a, xp.float64, copy=False) for a in (target, draft))
+    if target.shape[-1] != draft.shape[-1]:
+        raise ShapeError(f"target has {target.shape[-1]} tokens and draft has {draft.shape[-1]}; see align")
+    return target, draft
+
+
+def _checked(law: Any, name: str) -> Array:
+    if is_numpy(law) and law.dtype == np.float64 and law.ndim:
+        # laws from the door pass unchanged, to the last bit
+        sums = law.sum(axis=-1)
+        if (abs(sums - 1) <= 1e-13).all() and (law >= 0).all():
+            return law
+    elif is_exact(law):
+        return law
+    return from_probs(law, name=name)
+
+
+def residual_or_target(xp: Any, residual: Array, target: Array) -> Array:
+    """The residual normalised, with the target in rows without any mass."""
+    weights = or_else(xp, residual, target)
+    mass = total(xp, weights, keepdims=True)
+    return weights / xp.where(mass > 0, mass, constant(1, mass))
+
+
+def overlap(xp: Any, a: Array, b: Array) -> Array:
+    """sum_y min(a, b) along the last axis."""
+    return total(xp, xp.minimum(a, b))
+
+
+def excess(xp: Any, a: Array, b: Array) -> Array:
+    """(a - b)+."""
+    return positive_part(xp, a - b)
+
+
+
+
+def all_filled(filled: Array) -> bool:
+    """Whether no slot is empty, where that can be known without waiting for a device."""
+    return may_wait(filled) and bool(filled.all())
