@@ -71,12 +71,11 @@ def as_fraction(value: Any) -> Fraction:
     """The exact value of an int, float, string, `Fraction` or `flint.fmpq`."""
     if isinstance(value, Fraction):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic | np.ndarray) and value.ndim == 0:
         value = value.item()
     try:
-        if hasattr(value, "p") and hasattr(value, "q"):
-            return Fraction(int(value.p), int(value.q))
-        return Fraction(value)
+        parts = getattr(value, "p", None), getattr(value, "q", None)
+        return Fraction(value) if None in parts else Fraction(int(parts[0]), int(parts[1]))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as reason:
         raise LawError(f"{value!r} is not an exact rational number") from reason
 
@@ -99,27 +98,28 @@ def coins_like(coins: Array, law: Array) -> Array:
 def ratio(xp: Any, top: Array, bottom: Array, otherwise: Any) -> Array:
     """top / bottom where bottom > 0, `otherwise` elsewhere; never divides by zero."""
     positive = bottom > 0
-    return xp.where(positive, top / xp.where(positive, bottom, _one(xp, bottom)), _full(xp, otherwise, bottom))
-
-
-def _one(xp: Any, model: Array) -> Any:
-    return 1 if is_exact(model) else xp.ones((), dtype=model.dtype, device=array_api_compat.device(model))
+    return xp.where(positive, top / xp.where(positive, bottom, constant(1, bottom)), _full(xp, otherwise, bottom))
 
 
 def _full(xp: Any, value: Any, model: Array) -> Any:
     if is_exact(model) or array_api_compat.is_array_api_obj(value):
-        return value
+        return constant(value, model) if isinstance(value, int) else value
     return xp.full((), value, dtype=model.dtype, device=array_api_compat.device(model))
 
 
-def constant(value: int, model: Array) -> Any:
+def constant(value: float, model: Array) -> Any:
     """A scalar of the arithmetic of `model`, fit for `xp.where` and `xp.minimum` beside it."""
-    return value if is_exact(model) else _full(namespace(model), value, model)
+    if is_exact(model):  # a bare integer would turn into a float when divided
+        return model.flat[0] * 0 + value
+    return _full(namespace(model), value, model)
 
 
 def minimum(xp: Any, a: Array, b: Array) -> Array:
     """min(a, b), either of which may be a Python scalar."""
-    a, b = (constant(a, b) if isinstance(a, int | float) else a), (constant(b, a) if isinstance(b, int | float) else b)
+    a, b = (
+        (constant(a, b) if isinstance(a, int | float) else a),
+        (constant(b, a) if isinstance(b, int | float) else b),
+    )
     return xp.minimum(a, b)
 
 
@@ -192,7 +192,7 @@ def _pick_numpy(cdf: np.ndarray, coins: np.ndarray, lead: tuple[int, ...]) -> np
     if is_exact(cdf):  # numpy's searchsorted would compare coins with each other
         found[:] = (cdf[:, None, :] <= (coins * cdf[:, -1:])[..., None]).sum(axis=-1)
     elif single:
-        found.flat = np.searchsorted(cdf[0], (coins * cdf[0, -1]).reshape(-1), side="right")
+        found[:] = np.searchsorted(cdf[0], coins * cdf[0, -1], side="right")
     else:
         for row in range(len(coins)):
             found[row] = np.searchsorted(cdf[row], coins[row] * cdf[row, -1], side="right")

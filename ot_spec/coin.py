@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class _Interval:
         if not self.met:
             return [self]
         ends = [self.low, *sorted(self.met), self.high]
-        return [_Interval(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        return [_Interval(a, b) for a, b in pairwise(ends)]
 
 
 def exact_measure(
@@ -138,5 +139,7 @@ def exact_measure(
                 split.append((row, fresh))
         todo = split
         if done + len(todo) > BOX_LIMIT:
-            raise OptionError(f"the rule needs more than {BOX_LIMIT:,} boxes of coins; measure fewer candidates at once")
+            raise OptionError(
+                f"the rule needs more than {BOX_LIMIT:,} boxes of coins; measure fewer candidates at once"
+            )
     return law

@@ -385,7 +385,9 @@ class TopThenSample:
         for slot in range(top.shape[-1]):
             reached = reached + xp.astype(order == top[..., slot : slot + 1], xp.int64)
         reached = xp.cumulative_sum(reached, axis=-1) == top.shape[-1]
-        always = xp.full((*reached.shape[:-1], 1), top.shape[-1] == 0, dtype=xp.bool, device=getattr(order, "device", None))
+        always = xp.full(
+            (*reached.shape[:-1], 1), top.shape[-1] == 0, dtype=xp.bool, device=getattr(order, "device", None)
+        )
         return xp.where(xp.concat([always, reached], axis=-1), sums, constant(0, sums))
 
     def contains(self, draft: Array) -> Array:
@@ -411,7 +413,7 @@ class TopThenSample:
 
 @dataclass(frozen=True, eq=False)
 class Fixed:
-    """Candidates that are known beforehand: (..., k) ids, -1 for an empty slot at the end. The draft is not looked at."""
+    """Candidates that are known beforehand: (..., k) ids, -1 for an empty slot at the end. The draft is not read."""
 
     candidates: Any
     name = "fixed"
@@ -433,7 +435,8 @@ class Fixed:
         if bad.any():
             row, slot = (int(i[0]) for i in np.nonzero(bad.reshape(-1, self.k)))
             raise CandidateError(
-                f"row {row}, slot {slot}: candidate {host.reshape(-1, self.k)[row, slot]} is not one of {draft.shape[-1]} tokens"
+                f"row {row}, slot {slot}: candidate {host.reshape(-1, self.k)[row, slot]} "
+                f"is not one of {draft.shape[-1]} tokens"
             )
         return tokens
 
@@ -542,5 +545,3 @@ def _complement(law: np.ndarray, held: np.ndarray) -> np.ndarray:
     left = np.broadcast_to(law, (len(held), law.size)).copy()
     np.put_along_axis(left, held, 0.0, axis=1)
     return left.sum(axis=1)
-
-

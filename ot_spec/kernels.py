@@ -68,9 +68,7 @@ def prefix_inside(rates: np.ndarray, beyond: np.ndarray, k: int, times: np.ndarr
                         mass += wait * math.exp(-wait) * enough[n]
                 inside[y + 1] += step * mass
     for i in range(size + 1):
-        if beyond[i] <= 0.0:
-            inside[i] = 1.0
-        elif inside[i] > 1.0:
+        if beyond[i] <= 0.0 or inside[i] > 1.0:
             inside[i] = 1.0
     return inside
 

@@ -59,6 +59,8 @@ def from_probs(probs: Any, *, name: str = "law", check: bool = True) -> Array:
     if law.ndim == 0 or law.shape[-1] == 0:
         raise ShapeError(f"{name}: a law needs a last axis of at least one token, got shape {tuple(law.shape)}")
     if is_exact(law):
+        if any(isinstance(mass, int | float | str) for mass in law.flat):
+            law = fractions(law)
         _check_exact(law, name)
         return law
     if xp.isdtype(law.dtype, ("bool", "complex floating")) or not xp.isdtype(law.dtype, ("integral", "real floating")):
@@ -177,7 +179,9 @@ def _softmax(xp: Any, logits: Array, temperature: np.ndarray) -> Array:
 def _temperature(temperature: Any, model: Array) -> np.ndarray:
     host = np.asarray(to_numpy(temperature) if hasattr(temperature, "shape") else temperature, dtype=np.float64)
     if not np.all((host >= 0) & np.isfinite(host)):
-        raise OptionError(f"temperature must be a finite number >= 0, got {host[~((host >= 0) & np.isfinite(host))][0]}")
+        raise OptionError(
+            f"temperature must be a finite number >= 0, got {host[~((host >= 0) & np.isfinite(host))][0]}"
+        )
     try:
         np.broadcast_to(host, tuple(model.shape[:-1]))
     except ValueError:
@@ -202,9 +206,7 @@ def _check_logits(xp: Any, logits: Array) -> None:
             raise LawError(f"{where}: all {row.size} logits are -inf, no token is left")
 
 
-def filtered(
-    law: Array, *, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None
-) -> Array:
+def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None, min_p: float | None = None) -> Array:
     """The law restricted and renormalised: top-k, then top-p of what is left, then min-p of what is left.
 
     top_k keeps the k largest masses, exactly k of them: among equals the lowest ids. None, 0, -1 and k >= V keep all.

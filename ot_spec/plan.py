@@ -51,7 +51,7 @@ class TransportPlan:
         fitted = np.maximum(flow, 0.0)
         for index, limit in ((problem.edge_set, problem.probs), (problem.edge_token, problem.target)):
             sums = np.bincount(index, weights=fitted, minlength=limit.size)
-            scale = np.where(sums > limit, limit / np.where(sums > 0, sums, 1.0), 1.0)
+            scale = np.where(sums > limit, limit / np.where(sums > limit, sums, 1.0), 1.0)
             fitted = fitted * scale[index]
         moved = float(np.abs(fitted - flow).sum())
         if moved > 1e-6:
@@ -106,7 +106,9 @@ class TransportPlan:
         """P(Y = y | candidates), (V,). Raises CandidateError for candidates the law never produces."""
         row = self.problem.set_index(candidates)
         if row < 0:
-            raise CandidateError(f"candidates {np.asarray(candidates).tolist()} have probability 0 under {self.problem.law.name}")
+            raise CandidateError(
+                f"candidates {np.asarray(candidates).tolist()} have probability 0 under {self.problem.law.name}"
+            )
         rows, columns, left = self._rest()
         out = np.zeros(columns.size, dtype=self.flow.dtype)
         if left > 0:

@@ -20,7 +20,6 @@ from ot_spec.arrays import (
     is_numpy,
     like,
     namespace,
-    positions,
     to_numpy,
 )
 from ot_spec.draft_law import DraftLaw
@@ -96,7 +95,9 @@ def _without_order(target: Array, draft: Array, law: DraftLaw, lead: tuple[int, 
     if lead:
         raise ShapeError(f"{law.name} candidates belong to one law pair of shape (V,), got {shape}")
     host, host_draft = to_numpy(target), to_numpy(draft)
-    inside = minimise(lambda order: np.concatenate([[0], np.cumsum(host[order])]) - law.inside(host_draft, order), host.size)
+    inside = minimise(
+        lambda order: np.concatenate([[0], np.cumsum(host[order])]) - law.inside(host_draft, order), host.size
+    )
     order = np.argsort(~inside, kind="stable")
     slack = (host[order][: inside.sum()].sum() if inside.any() else 0) - law.inside(host_draft, order)[inside.sum()]
     value = 1 + slack
@@ -111,7 +112,7 @@ def minimise(prefix_values: Any, size: int) -> np.ndarray:
 
     prefix_values(order) -> (size + 1,): F of every prefix of an order of the elements. Fujishige-Wolfe minimum-norm
     point: x minimises |x| over the base polytope, and {x < 0} minimises F, certified by the gap
-    F(H) - sum min(x, 0) <= 1e-12 (SolverError otherwise).
+    F(H) - sum min(x, 0) <= 1e-12 (SolverError if it stays open, or is crossed because F is not submodular).
     """
 
     def vertex(direction: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -132,6 +133,8 @@ def minimise(prefix_values: Any, size: int) -> np.ndarray:
             best = np.zeros(size, dtype=bool)
             best[order[:least]] = True
         bound = max(bound, np.minimum(point, 0.0).sum())
+        if best_value < bound - 1e-9:
+            raise SolverError(f"not submodular: F = {best_value:.6g} is below its bound {bound:.6g}", "bound")
         if best_value - bound <= _GAP:
             return best
         if point @ point - point @ corner <= 1e-16 * max(1.0, point @ point):

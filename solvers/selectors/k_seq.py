@@ -26,6 +26,7 @@ from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import OptionError
 from solvers.selectors.rule import SequentialRule, Tests, all_filled
 
+_EQUAL = 4e-16  # laws that share all but this are equal: rho* = 1, where the root would be one of rounding errors
 _DEVICE_STEPS = 16  # fixed, so that nothing waits for the device; a bracket that is still open is a valid divisor
 
 
@@ -153,9 +154,12 @@ def _divisor(target: Array, draft: Array, k: Any) -> Array:
     lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]), () if scalar else tuple(k.shape))
     if not may_wait(target):
         return _newton(xp, target, draft, k)
-    hosts = [np.ascontiguousarray(np.broadcast_to(to_numpy(a), (*lead, a.shape[-1])).reshape(-1, a.shape[-1])) for a in (target, draft)]
+    over, under = (
+        np.ascontiguousarray(np.broadcast_to(to_numpy(a), (*lead, a.shape[-1])).reshape(-1, a.shape[-1]))
+        for a in (target, draft)
+    )
     counts = np.broadcast_to(np.asarray(k if scalar else to_numpy(k), dtype=np.int64), lead).reshape(-1)
-    return like(tangent_rows(*hosts, np.ascontiguousarray(counts)).reshape(lead), target)
+    return like(tangent_rows(over, under, np.ascontiguousarray(counts)).reshape(lead), target)
 
 
 def _newton(xp: Any, target: Array, draft: Array, k: Any) -> Array:
@@ -177,7 +181,8 @@ def _newton(xp: Any, target: Array, draft: Array, k: Any) -> Array:
         # a step that has converged aims just past the root, so that the bracket closes from above
         guess = rho + step + 4e-15 * rho * xp.astype(abs(step) <= 1e-9, xp.float64)
         rho = xp.where((fall > 0) & (guess > low) & (guess < high), guess, low + (high - low) / 2)
-    return xp.where(total(xp, xp.minimum(target, draft)) > 0, high, one)
+    shared = total(xp, xp.minimum(target, draft))
+    return xp.where((shared > 0) & (shared < 1 - _EQUAL), high, one)
 
 
 @numba.njit(cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")
@@ -197,7 +202,8 @@ def tangent_rows(target: np.ndarray, draft: np.ndarray, k: np.ndarray) -> np.nda
                 inside = rho * d < t
                 slope += d if inside else 0.0
                 level += 0.0 if inside else t
-            if level == 0.0 and slope == 0.0:
+            shared = slope + level
+            if rho == 1.0 and (shared == 0.0 or shared >= 1.0 - _EQUAL):
                 break
             low = rho
             high = max(float(count), 1.0)
@@ -233,7 +239,7 @@ def _exact_divisor(target: np.ndarray, draft: np.ndarray, k: Any) -> np.ndarray:
         if key not in solved:
             solved[key] = _bisected(pairs[0][index], pairs[1][index], int(counts[index]))
         out[index] = solved[key]
-    return out
+    return out[()]
 
 
 def _bisected(target: np.ndarray, draft: np.ndarray, k: int) -> Any:

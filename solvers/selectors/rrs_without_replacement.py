@@ -13,7 +13,6 @@ from ot_spec.arrays import (
     namespace,
     positions,
     to_numpy,
-    total,
 )
 from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import OptionError
@@ -107,7 +106,9 @@ def _refused_after(target: np.ndarray, draft: np.ndarray, k: int, samples: int) 
         if len(sums) == 1:
             index = np.searchsorted(sums[0], grid[:, step] * sums[0, -1], side="right")
         else:
-            index = np.array([np.searchsorted(s, u * s[-1], side="right") for s, u in zip(sums, grid[:, step], strict=True)])
+            index = np.array(
+                [np.searchsorted(s, u * s[-1], side="right") for s, u in zip(sums, grid[:, step], strict=True)]
+            )
         index = np.minimum(index, draft.shape[-1] - 1)
         refused = np.broadcast_to(refused, (samples,))
         left = np.broadcast_to(left, (samples, left.shape[-1])).copy()
@@ -123,7 +124,9 @@ def _last_refusal(residual: np.ndarray, left: np.ndarray, turned_down: np.ndarra
     Linear in c between the ratios residual/left: one sort gives it for every x.
     """
     out = np.empty(len(left))
-    for row, (r, d, w) in enumerate(zip(np.broadcast_to(residual, left.shape), left, np.broadcast_to(turned_down, left.shape), strict=True)):
+    for row, (r, d, w) in enumerate(
+        zip(np.broadcast_to(residual, left.shape), left, np.broadcast_to(turned_down, left.shape), strict=True)
+    ):
         mass = w.sum()
         if mass <= 0:
             out[row] = 0.0

@@ -30,7 +30,6 @@ from ot_spec.errors import CandidateError, OptionError, ShapeError
 from ot_spec.law import as_exact, from_probs
 from ot_spec.selector import Selection, first_match, require_support
 
-
 _BLOCK = 1 << 18  # entries of a block of rows on a CPU
 
 
@@ -84,7 +83,7 @@ class SequentialRule(ABC):
         return self._acceptance(target, draft, law)
 
     def conditional(self, target: Array, draft: Array, candidates: Array) -> Array:
-        """P(Y = y | candidates), (..., V); rows that `select` would flag invalid raise on numpy and are NaN elsewhere."""
+        """P(Y = y | candidates), (..., V); rows that `select` would flag raise on numpy and are NaN elsewhere."""
         target, draft = as_laws(target, draft)
         candidates = like(candidates, target)
         if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == 1:
@@ -93,7 +92,7 @@ class SequentialRule(ABC):
         tests, valid = self._tests(target, draft, tokens, filled, valid)
         xp = namespace(target)
         one, zero = constant(1, target), constant(0, target)
-        share = xp.where(tests.bottom > 0, ratio(xp, tests.top, tests.bottom, 0), one)
+        share = ratio(xp, tests.top, tests.bottom, 1)
         keep = xp.where(filled, xp.minimum(share, one), zero)
         out = zero
         left = one + 0 * keep[..., 0]
@@ -124,9 +123,7 @@ class SequentialRule(ABC):
         xp = namespace(arrays[0])
         if is_numpy(arrays[0]):  # names the row of the whole batch, before any work
             self._read(arrays[1], arrays[2])
-        parts = [
-            self._select(*(a[start : start + step] for a in arrays)) for start in range(0, len(arrays[0]), step)
-        ]
+        parts = [self._select(*(a[start : start + step] for a in arrays)) for start in range(0, len(arrays[0]), step)]
         return Selection(*(xp.concat(fields, axis=0) for fields in zip(*parts, strict=True)))
 
     def _select(self, target: Array, draft: Array, candidates: Array, coins: Array) -> Selection:
@@ -152,9 +149,7 @@ class SequentialRule(ABC):
         selection = Selection(token, index >= 0, index, valid)
         return selection.checked() if is_numpy(target) else selection
 
-    def _tests(
-        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array
-    ) -> tuple[Tests, Array]:
+    def _tests(self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array) -> tuple[Tests, Array]:
         if is_exact(target):  # sums of rows stay arrays
             target, draft = np.atleast_2d(target), np.atleast_2d(draft)
         tests = self.tests(target, draft, tokens, filled)
@@ -195,24 +190,23 @@ class SequentialRule(ABC):
         return tokens, filled, xp.all(good, axis=-1)
 
 
-def _refuse(candidates: np.ndarray, good: np.ndarray, draft: np.ndarray, name: str) -> None:
+def _refuse(candidates: Array, good: Array, draft: Array, name: str) -> None:
     if good.all():
         return
-    index = tuple(int(i) for i in np.argwhere(~good)[0])
-    candidates = np.broadcast_to(candidates, good.shape)
-    token, where = candidates[index], f"row {index[:-1] if len(index) > 2 else index[0]}, " if len(index) > 1 else ""
-    size = draft.shape[-1]
-    if token >= size or token < -1:
-        reason = f"is not one of {size} tokens"
-    elif token == -1:
-        reason = "is empty but a later slot is not"
-    elif index[-1] and candidates[index[:-1]][index[-1] - 1] < 0:
+    *lead, slot = np.argwhere(~good)[0].tolist()
+    row = np.broadcast_to(candidates, good.shape)[tuple(lead)]
+    masses = np.broadcast_to(draft, (*good.shape[:-1], draft.shape[-1]))[tuple(lead)]
+    token = row[slot]
+    if token >= masses.size or token < -1:
+        reason = f"is not one of {masses.size} tokens"
+    elif slot and row[slot - 1] < 0:
         reason = "follows an empty slot"
-    elif np.broadcast_to(draft, (*good.shape[:-1], size))[index[:-1]][token] > 0:
+    elif masses[token] > 0:
         reason = f"is a duplicate, which {name} cannot meet"
     else:
         reason = "has probability 0 under the draft law"
-    raise CandidateError(f"{where}slot {index[-1]}: candidate {token} {reason} ({int((~good).sum())} such in all)")
+    where = f"row {lead[0] if len(lead) == 1 else tuple(lead)}, " if lead else ""
+    raise CandidateError(f"{where}slot {slot}: candidate {token} {reason} ({int((~good).sum())} such in all)")
 
 
 def _coins_valid(xp: Any, coins: Array, model: Array) -> Array:
@@ -268,8 +262,6 @@ def overlap(xp: Any, a: Array, b: Array) -> Array:
 def excess(xp: Any, a: Array, b: Array) -> Array:
     """(a - b)+."""
     return positive_part(xp, a - b)
-
-
 
 
 def all_filled(filled: Array) -> bool:

