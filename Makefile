@@ -35,8 +35,10 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures
-	$(BIN)/ot-spec capture --prompts gpu_decoder/prompts/demo.txt --out out/demo/captured --tokens 8
-	$(BIN)/ot-spec gap --out out/demo/gap
+	$(BIN)/ot-spec capture --tokens 8 --out out/demo/captured
+	$(BIN)/ot-spec gap --captured out/demo/captured --limit 16 \
+	  --family dirichlet --family zipf --family softmax_normal --rows 16 --worst-case --out out/demo/gap
+	@echo "laws: out/demo/captured   tables and pictures: out/demo/gap"
 
 test: $(STAMP) ## everything that must hold, and what did not run
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbmake --benchmark-disable $(ARGS)

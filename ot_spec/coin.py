@@ -7,6 +7,7 @@ it at every threshold that was met inside.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from ot_spec.arrays import as_fraction
 from ot_spec.errors import OptionError
 
 BOX_LIMIT = 200_000
+
+
+class CannotMeasure(OptionError):
+    """A rule that does more with coins than compare linear functions of them."""
+
+    def __init__(self, operation: str):
+        super().__init__(f"the law of this rule cannot be measured exactly: {operation}")
+        self.operation = operation
 
 
 @dataclass(slots=True, eq=False)
@@ -25,24 +35,31 @@ class Coin:
 
     scale: Any
     shift: Any
-    box: _Interval
+    box: Interval
 
     def __mul__(self, other: Any) -> Any:
         if isinstance(other, Coin):
-            raise OptionError("a product of two coins has no rational thresholds; such a rule cannot be measured here")
+            raise CannotMeasure("a product of two coins")
+        if isinstance(other, np.ndarray):
+            return other * self
+        other = self.box.number(other)
         return Coin(self.scale * other, self.shift * other, self.box)
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Coin:
-        return self * (1 / other)
+    def __truediv__(self, other: Any) -> Any:
+        if isinstance(other, np.ndarray):
+            return (1 / other) * self
+        return self * (1 / self.box.number(other))
 
-    def __add__(self, other: Any) -> Coin:
+    def __add__(self, other: Any) -> Any:
         if isinstance(other, Coin):
             if other.box is not self.box:
-                raise OptionError("a sum of different coins cannot be measured here")
+                raise CannotMeasure("different coins added or compared with each other")
             return Coin(self.scale + other.scale, self.shift + other.shift, self.box)
-        return Coin(self.scale, self.shift + other, self.box)
+        if isinstance(other, np.ndarray):
+            return other + self
+        return Coin(self.scale, self.shift + self.box.number(other), self.box)
 
     __radd__ = __add__
 
@@ -57,6 +74,8 @@ class Coin:
 
     def _sign(self, other: Any) -> int:
         """Sign of self - other at the middle of the box; a zero in the open box is remembered as a threshold."""
+        if isinstance(other, float | np.floating) and not np.isfinite(other):
+            return -1 if other > 0 else 1
         line = self - other
         if line.scale == 0:
             return (line.shift > 0) - (line.shift < 0)
@@ -79,10 +98,26 @@ class Coin:
     def __eq__(self, other: object) -> bool:
         return self._sign(other) == 0
 
+    def __floor__(self) -> int:
+        """The integer part, by comparing with each integer in reach: floor(coin * n) draws one of n."""
+        ends = self.scale * self.box.low + self.shift, self.scale * self.box.high + self.shift
+        whole, last = math.floor(as_fraction(min(ends))), math.ceil(as_fraction(max(ends)))
+        while whole + 1 < last and self >= whole + 1:
+            whole += 1
+        return whole
+
+    def __int__(self) -> int:
+        return math.floor(self) if self >= 0 else -math.floor(-self)
+
+    def __float__(self) -> float:
+        raise CannotMeasure("a coin turned into a number")
+
     __hash__ = None  # type: ignore[assignment]  # a coin is no key: equality depends on its box
 
 
-class _Interval:
+class Interval:
+    """An interval of one coin, in exact numbers of one type, and the thresholds met inside it."""
+
     __slots__ = ("high", "low", "met", "middle")
 
     def __init__(self, low: Any, high: Any):
@@ -90,15 +125,22 @@ class _Interval:
         self.middle = (low + high) / 2
         self.met: set[Any] = set()
 
+    def number(self, value: Any) -> Any:
+        """`value` in the arithmetic of the interval, floats at their exact value."""
+        if isinstance(value, float | np.floating):
+            exact = as_fraction(value)
+            return type(self.low)(exact.numerator, exact.denominator)
+        return value.item() if isinstance(value, np.integer) else value
+
     def meet(self, threshold: Any) -> None:
         if self.low < threshold < self.high:
             self.met.add(threshold)
 
-    def parts(self) -> list[_Interval]:
+    def parts(self) -> list[Interval]:
         if not self.met:
             return [self]
         ends = [self.low, *sorted(self.met), self.high]
-        return [_Interval(a, b) for a, b in pairwise(ends)]
+        return [Interval(a, b) for a, b in pairwise(ends)]
 
 
 def exact_measure(
@@ -112,8 +154,8 @@ def exact_measure(
     """
     law = np.empty((rows, outcomes), dtype=object)
     law.fill(one * 0)
-    todo: list[tuple[int, list[_Interval]]] = [
-        (row, [_Interval(one * 0, one) for _ in range(coins)]) for row in range(rows)
+    todo: list[tuple[int, list[Interval]]] = [
+        (row, [Interval(one * 0, one) for _ in range(coins)]) for row in range(rows)
     ]
     done = 0
     while todo:
@@ -123,7 +165,7 @@ def exact_measure(
             for j, box in enumerate(boxes):
                 thrown[i, j] = Coin(one, one * 0, box)
         tokens = np.asarray(outcome(index, thrown))
-        split: list[tuple[int, list[_Interval]]] = []
+        split: list[tuple[int, list[Interval]]] = []
         for (row, boxes), token in zip(todo, tokens, strict=True):
             # one coin at a time, the first that met a threshold: later coins may matter on one side only
             cut = next((j for j, box in enumerate(boxes) if box.met), None)
@@ -135,7 +177,7 @@ def exact_measure(
                 done += 1
                 continue
             for part in boxes[cut].parts():
-                fresh = [part if j == cut else _Interval(box.low, box.high) for j, box in enumerate(boxes)]
+                fresh = [part if j == cut else Interval(box.low, box.high) for j, box in enumerate(boxes)]
                 split.append((row, fresh))
         todo = split
         if done + len(todo) > BOX_LIMIT:

@@ -9,6 +9,7 @@ Order of processing, here and everywhere: temperature, top-k, top-p of the renor
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -115,7 +116,11 @@ def as_exact(law: Any) -> np.ndarray:
     >>> as_exact(from_probs([0.5, 0.25, 0.25]))
     array([Fraction(1, 2), Fraction(1, 4), Fraction(1, 4)], dtype=object)
     """
-    law = fractions(from_probs(law))
+    checked = from_probs(law)
+    if not is_exact(checked):
+        xp = namespace(checked)
+        checked = xp.astype(xp.asarray(law), xp.float64)
+    law = fractions(checked)
     return law / law.sum(axis=-1, keepdims=True)
 
 
@@ -166,9 +171,10 @@ def from_logits(
 
 def _softmax(xp: Any, logits: Array, temperature: np.ndarray) -> Array:
     weights = xp.astype(logits, xp.float64)
-    weights = weights - xp.max(weights, axis=-1, keepdims=True)
-    if (temperature != 1).any():
-        weights = weights / like(np.where(temperature > 0, temperature, 1.0), logits)
+    with np.errstate(over="ignore"):  # -inf is right for what is further down than a float can say
+        weights = weights - xp.max(weights, axis=-1, keepdims=True)
+        if (temperature != 1).any():
+            weights = weights / like(np.where(temperature > 0, temperature, 1.0), logits)
     weights = xp.exp(weights)
     law = weights / total(xp, weights, keepdims=True)
     if (temperature > 0).all():
@@ -217,7 +223,7 @@ def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None
     >>> filtered(from_probs([0.4, 0.3, 0.3, 0.0]), top_k=2).round(4)
     array([0.5714, 0.4286, 0.    , 0.    ])
     """
-    if top_k is not None and (isinstance(top_k, bool) or int(top_k) != top_k or top_k < -1):
+    if top_k is not None and (isinstance(top_k, bool) or not hasattr(top_k, "__index__") or top_k < -1):
         raise OptionError(f"top_k must be None, 0 or -1 (off), or a positive integer, got {top_k}")
     for option, value in (("top_p", top_p), ("min_p", min_p)):
         if value is not None and not 0 <= value <= 1:
@@ -232,16 +238,24 @@ def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None
             rank = positions(xp, law)
             down = _renormalised(xp, xp.where(rank < top_k, down, constant(0, law)))
         if cut_p:
-            reach = as_fraction(top_p) if is_exact(law) else top_p
+            reach = _share(top_p, law)
             before = cumulative(xp, down) - down
             first = positions(xp, law) == 0
             down = _renormalised(xp, xp.where(first | (before < reach), down, constant(0, law)))
         back = xp.argsort(order, axis=-1, stable=True)
         law = xp.take_along_axis(down, back, axis=-1)
     if min_p:
-        share = as_fraction(min_p) if is_exact(law) else min_p
-        law = _renormalised(xp, xp.where(law >= share * xp.max(law, axis=-1, keepdims=True), law, constant(0, law)))
+        least = _share(min_p, law) * xp.max(law, axis=-1, keepdims=True)
+        law = _renormalised(xp, xp.where(law >= least, law, constant(0, law)))
     return law
+
+
+def _share(value: Any, law: Array) -> Any:
+    """A number in the arithmetic of the law."""
+    if not is_exact(law):
+        return value
+    exact, one = as_fraction(value), law.reshape(-1)[0] * 0 + 1
+    return exact if isinstance(one, Fraction) else type(one)(exact.numerator, exact.denominator)
 
 
 def _renormalised(xp: Any, weights: Array) -> Array:

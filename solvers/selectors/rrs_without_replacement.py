@@ -61,13 +61,14 @@ class RRSWithoutReplacement(SequentialRule):
         return Tests(xp.concat(tops, axis=-1), xp.concat(bottoms, axis=-1), residual)
 
     def _acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array:
-        return self._estimate(target, draft, law)[0]
+        return self.estimate(target, draft, law)[0]
 
     def acceptance_error(self, target: Array, draft: Array, law: DraftLaw) -> Array:
         """Standard error of `acceptance`, (...); 0 where it is exact."""
-        return self._estimate(target, draft, law)[1]
+        return self.estimate(target, draft, law)[1]
 
-    def _estimate(self, target: Array, draft: Array, law: DraftLaw) -> tuple[Array, Array]:
+    def estimate(self, target: Array, draft: Array, law: DraftLaw) -> tuple[Array, Array]:
+        """`acceptance` and `acceptance_error` from one pass."""
         lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]))
         shape = (*lead, target.shape[-1])
         pairs = [np.broadcast_to(to_numpy(a), shape).reshape(-1, shape[-1]) for a in (target, draft)]
