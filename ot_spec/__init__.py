@@ -6,6 +6,7 @@ from ot_spec.draft_law import (
     Candidates,
     DraftLaw,
     Fixed,
+    HubPair,
     Independent,
     Size,
     TopThenSample,
@@ -15,27 +16,34 @@ from ot_spec.law import align, as_exact, filtered, from_logits, from_probs, rehe
 from ot_spec.plan import Cut, TransportPlan
 from ot_spec.problem import MembershipTransport, marginal_bound
 from ot_spec.selector import Coupling, Registry, Selection, Selector, output_law
+from ot_spec.tree import Commit, DraftTree, SequenceRule, commit_law, expected_accepted, sequence_law
 
 __version__ = "0.1.0"
 
 __all__ = [
     "IID",
     "Candidates",
+    "Commit",
     "Coupling",
     "Cut",
     "DraftLaw",
+    "DraftTree",
     "Fixed",
+    "HubPair",
     "Independent",
     "MembershipTransport",
     "Registry",
     "Selection",
     "Selector",
+    "SequenceRule",
     "Size",
     "TopThenSample",
     "TransportPlan",
     "WithoutReplacement",
     "align",
     "as_exact",
+    "commit_law",
+    "expected_accepted",
     "filtered",
     "fractions",
     "from_logits",
@@ -43,4 +51,5 @@ __all__ = [
     "marginal_bound",
     "output_law",
     "reheated",
+    "sequence_law",
 ]

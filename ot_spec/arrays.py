@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from ot_spec.errors import LawError
+from ot_spec.errors import LawError, OptionError
 
 Array = Any
 
@@ -95,6 +95,16 @@ def coins_like(coins: Array, law: Array) -> Array:
     return np.vectorize(lambda c: type(one)(c.numerator, c.denominator), otypes=[object])(exact)
 
 
+def check_coins(coins: Array) -> None:
+    """Raise OptionError for a numpy coin outside [0, 1), naming it; other backends flag the row instead."""
+    if not is_numpy(coins) or coins.dtype == object:
+        return
+    bad = ~((coins >= 0) & (coins < 1))
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise OptionError(f"coins lie in [0, 1); coin {index} is {coins[index]!r}")
+
+
 def ratio(xp: Any, top: Array, bottom: Array, otherwise: Any) -> Array:
     """top / bottom where bottom > 0, `otherwise` elsewhere; never divides by zero."""
     positive = bottom > 0
@@ -132,11 +142,30 @@ def total(xp: Any, a: Array, keepdims: bool = False) -> Array:
     return xp.sum(a, axis=-1, keepdims=keepdims)
 
 
+_SUMMED = 256  # entries summed in a row before a new partial sum is begun
+
+
 def cumulative(xp: Any, a: Array) -> Array:
-    """Running sums along the last axis, non-decreasing for non-negative `a` on every backend."""
-    if is_numpy(a):
+    """Running sums along the last axis, non-decreasing for non-negative `a` on every backend.
+
+    Long rows are summed in blocks, whose totals are summed in turn: the error grows with the length of a block and the
+    number of blocks, not with their product.
+    """
+    size = a.shape[-1]
+    if is_exact(a):
         return np.cumsum(a, axis=-1)
-    sums = xp.cumulative_sum(a, axis=-1)
+    if size <= 8 * _SUMMED:
+        sums = xp.cumulative_sum(a, axis=-1)
+    else:
+        blocks = -(-size // _SUMMED)
+        short = blocks * _SUMMED - size
+        if short:
+            zeros = xp.zeros((*a.shape[:-1], short), dtype=a.dtype, device=getattr(a, "device", None))
+            a = xp.concat([a, zeros], axis=-1)
+        sums = xp.cumulative_sum(xp.reshape(a, (*a.shape[:-1], blocks, _SUMMED)), axis=-1)
+        ends = xp.cumulative_sum(sums[..., -1], axis=-1)
+        sums[..., 1:, :] += ends[..., :-1, None]
+        sums, a = xp.reshape(sums, a.shape)[..., :size], a[..., :size]
     if may_wait(a):
         return sums
     # a parallel scan may step down by an ulp, or up where nothing is added: hold the level there
@@ -168,34 +197,34 @@ def pick(weights: Array, coins: Array) -> Array:
     """
     xp = namespace(weights)
     coins = coins_like(coins, weights)
-    lead = np.broadcast_shapes(tuple(weights.shape[:-1]), tuple(coins.shape[:-1]))
     cdf = cumulative(xp, weights)
-    size = weights.shape[-1]
+    found = search(cdf, coins * cdf[..., -1:])
     if is_numpy(weights):
-        found = _pick_numpy(cdf, coins, lead)
-        last = size - 1 - np.argmax((weights > 0)[..., ::-1], axis=-1)
-    else:
-        cdf = xp.broadcast_to(cdf, (*lead, size)).contiguous()
-        aim = (xp.broadcast_to(coins, (*lead, coins.shape[-1])) * cdf[..., -1:]).contiguous()
-        found = xp.searchsorted(cdf, aim, right=True)
-        # the last positive token is where the running sum first reaches its total
-        last = xp.searchsorted(cdf, cdf[..., -1:].contiguous(), right=False)[..., 0]
-    return xp.minimum(found, xp.broadcast_to(last, lead)[..., None])
+        last = weights.shape[-1] - 1 - np.argmax((weights > 0)[..., ::-1], axis=-1)
+    else:  # the last positive token is where the running sum first reaches its total
+        last = xp.searchsorted(cdf.contiguous(), cdf[..., -1:].contiguous(), right=False)[..., 0]
+    return xp.minimum(found, xp.broadcast_to(last, found.shape[:-1])[..., None])
 
 
-def _pick_numpy(cdf: np.ndarray, coins: np.ndarray, lead: tuple[int, ...]) -> np.ndarray:
-    size, many = cdf.shape[-1], coins.shape[-1]
-    coins = np.broadcast_to(coins, (*lead, many)).reshape(-1, many)
-    single = cdf.size == size
-    cdf = (cdf if single else np.broadcast_to(cdf, (*lead, size))).reshape(-1, size)
-    found = np.empty((len(coins), many), dtype=np.int64)
-    if is_exact(cdf):  # numpy's searchsorted would compare coins with each other
-        found[:] = (cdf[:, None, :] <= (coins * cdf[:, -1:])[..., None]).sum(axis=-1)
+def search(levels: Array, aims: Array) -> Array:
+    """How many of the ascending levels (..., n) are at most each aim (..., m): the first that is above it, (..., m)."""
+    lead = np.broadcast_shapes(tuple(levels.shape[:-1]), tuple(aims.shape[:-1]))
+    size, many = levels.shape[-1], aims.shape[-1]
+    if not is_numpy(levels):
+        xp = namespace(levels)
+        rows = xp.broadcast_to(levels, (*lead, size)).contiguous()
+        return xp.searchsorted(rows, xp.broadcast_to(aims, (*lead, many)).contiguous(), right=True)
+    aims = np.broadcast_to(aims, (*lead, many)).reshape(-1, many)
+    single = levels.size == size
+    rows = (levels if single else np.broadcast_to(levels, (*lead, size))).reshape(-1, size)
+    found = np.empty((len(aims), many), dtype=np.int64)
+    if is_exact(levels):  # numpy's searchsorted would compare coins with each other
+        found[:] = (rows[:, None, :] <= aims[..., None]).sum(axis=-1)
     elif single:
-        found[:] = np.searchsorted(cdf[0], coins * cdf[0, -1], side="right")
+        found[:] = np.searchsorted(rows[0], aims, side="right")
     else:
-        for row in range(len(coins)):
-            found[row] = np.searchsorted(cdf[row], coins[row] * cdf[row, -1], side="right")
+        for row in range(len(aims)):
+            found[row] = np.searchsorted(rows[row], aims[row], side="right")
     return found.reshape(*lead, many)
 
 

@@ -121,9 +121,7 @@ def _summary(value: str) -> str:
     return ""
 
 
-app = typer.Typer(
-    cls=_CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
-)
+app = typer.Typer(cls=_CommandGroup, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _show_version(wanted: bool) -> None:
@@ -152,9 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the ``ot-spec`` command on ``argv`` (default: the process's arguments) and exit with its status."""
     args = list(sys.argv[1:] if argv is None else argv)
     try:
-        result = typer.main.get_command(app)(
-            args=args or ["--help"], prog_name="ot-spec", standalone_mode=False
-        )
+        result = typer.main.get_command(app)(args=args or ["--help"], prog_name="ot-spec", standalone_mode=False)
     except Exception as error:
         status, sentence = _explain(error)
         if sentence is None or "--traceback" in args:

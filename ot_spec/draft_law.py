@@ -10,7 +10,7 @@ A slot that holds no candidate, because the law has fewer than k tokens to offer
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -20,6 +20,7 @@ import numpy as np
 from ot_spec import kernels
 from ot_spec.arrays import (
     Array,
+    check_coins,
     coins_like,
     constant,
     cumulative,
@@ -104,6 +105,7 @@ def _one_law(draft: Array) -> np.ndarray:
 def _slots(coins: Array, k: int) -> None:
     if coins.ndim == 0 or coins.shape[-1] != k:
         raise ShapeError(f"need {k} coins along the last axis, one a candidate, got shape {tuple(coins.shape)}")
+    check_coins(coins)
 
 
 def collapse(tuples: np.ndarray, probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +284,7 @@ class WithoutReplacement(IID):
                 if not bits >> slot & 1:
                     first[:, bits | 1 << slot] += first[:, bits] * masses[:, slot] / left
         members = np.pad(chosen, ((0, 0), (0, self.k - many)), constant_values=-1)
-        return members, first[:, -1]
+        return members, first[:, -1].copy()
 
     def inside(self, draft: Array, order: Array) -> Array:
         if self.k == 1:
@@ -409,6 +411,73 @@ class TopThenSample:
             first = first | (positions(xp, rest) == top[..., slot : slot + 1])
         order = order_by_ratio(target, rest)
         return gather(xp, order, xp.argsort(xp.astype(~gather(xp, first, order), xp.int64), axis=-1, stable=True))
+
+
+@dataclass(frozen=True)
+class HubPair(TopThenSample):
+    """Two candidates of which one is the hub a: x_1 from d; x_2 = a unless x_1 = a, then from d without a (SpecHub
+    2024). P((i, a)) = d(i), P((a, i)) = d(a) d(i)/(1 - d(a)).
+
+    As sets these are the hub and one draw of d without it, renormalised. Hence Q(H) = 0 unless a is in H, and is
+    additive over the rest of H: some optimal cut is empty or holds a and the tokens with t/d~ < 1, a prefix of the
+    order "a first, then t/d~ ascending". Where d(a) = 1 there is no second candidate: the slot is empty.
+
+    hub: the id of a, which may have no mass in d; None for the most likely token (among equals the lowest id).
+
+    >>> tokens, probs = HubPair().tuples(from_probs([0.5, 0.25, 0.25]))
+    >>> tokens.tolist(), probs.tolist()
+    ([[0, 1], [0, 2], [1, 0], [2, 0]], [0.25, 0.25, 0.25, 0.25])
+    """
+
+    k: int = field(default=2, init=False)
+    hub: int | None = None
+    name = "hub_pair"
+
+    def __post_init__(self) -> None:
+        if self.hub is None:
+            return
+        if isinstance(self.hub, bool) or not isinstance(self.hub, int | np.integer) or self.hub < 0:
+            raise OptionError(f"hub must be a token id or None, got {self.hub!r}")
+        object.__setattr__(self, "hub", int(self.hub))
+
+    def split(self, draft: Array) -> tuple[Array, Array]:
+        """The hub (..., 1) and the law of the other candidate, all zeros where there is none."""
+        if self.hub is None:
+            return TopThenSample(2).split(draft)
+        if self.hub >= draft.shape[-1]:
+            raise OptionError(f"hub {self.hub} is not one of {draft.shape[-1]} tokens")
+        xp = namespace(draft)
+        hub = xp.full((*draft.shape[:-1], 1), self.hub, dtype=xp.int64, device=getattr(draft, "device", None))
+        rest = xp.where(positions(xp, draft) == hub, constant(0, draft), draft)
+        mass = total(xp, rest, keepdims=True)
+        return hub, xp.where(mass > 0, rest / xp.where(mass > 0, mass, constant(1, mass)), constant(0, rest))
+
+    def sample(self, draft: Array, coins: Array) -> Candidates:
+        _slots(coins, 2)
+        xp = namespace(draft)
+        hub, rest = self.split(draft)
+        first, other = pick(draft, coins[..., :1]), pick(rest, coins[..., 1:])
+        other = xp.where(total(xp, rest, keepdims=True) > 0, other, xp.full_like(other, -1))
+        tokens = xp.concat([first, xp.where(first == hub, other, hub)], axis=-1)
+        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+
+    def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
+        law = _one_law(draft)
+        (hub,), rest = self.split(law)
+        others = np.flatnonzero(rest > 0)
+        if not others.size:
+            return np.array([[hub, -1]]), np.full(1, constant(1, law))
+        hubs = np.full(others.size, hub)
+        after = [np.stack([others, hubs], axis=1)]
+        probs = [law[others]]
+        if law[hub] > 0:
+            after.insert(0, np.stack([hubs, others], axis=1))
+            probs.insert(0, law[hub] * rest[others])
+        return np.concatenate(after), np.concatenate(probs)
+
+    def size(self, draft: Array) -> Size:
+        many = max(1, int((self.split(_one_law(draft))[1] > 0).sum()))
+        return Size(2 * many, many, 2 * many)
 
 
 @dataclass(frozen=True, eq=False)

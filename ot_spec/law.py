@@ -135,8 +135,8 @@ def from_logits(
 ) -> Array:
     """The law softmax(logits / temperature), filtered; float64 whatever the dtype of the logits.
 
-    logits: (..., V), -inf for a token that cannot occur. temperature: a number or an array over the leading axes,
-    >= 0; 0 is the first largest logit. The filters are those of `filtered`. The largest logit is subtracted before
+    logits: (..., V), -inf for a token that cannot occur. temperature: a number or a host array over the leading
+    axes, >= 0; 0 is the first largest logit. The filters are those of `filtered`. The largest logit is subtracted before
     dividing, so that no temperature overflows.
 
     Raises LawError for NaN or +inf logits and for rows of -inf only (skipped by `check=False`, which never waits
@@ -262,7 +262,7 @@ def _renormalised(xp: Any, weights: Array) -> Array:
     return weights / total(xp, weights, keepdims=True)
 
 
-def reheated(law: Array, temperature: float) -> Array:
+def reheated(law: Array, temperature: float | Fraction) -> Array:
     """The law at another temperature: law^(1/temperature), renormalised; zeros stay zeros.
 
     temperature > 0 is relative to the one the law was made with (2 flattens, 0.5 sharpens); 0 is the first largest

@@ -83,9 +83,7 @@ def shell(tmp_path, monkeypatch, capsys):
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "checks.py").write_text(ROOM)
-    (package / "broken.py").write_text(
-        'raise RuntimeError("imported")\n\n\ndef broken():\n    """Breaks."""\n'
-    )
+    (package / "broken.py").write_text('raise RuntimeError("imported")\n\n\ndef broken():\n    """Breaks."""\n')
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     entries = {
@@ -358,9 +356,7 @@ def test_every_third_party_import_is_a_declared_requirement():
     """Of each room, at any depth of the file: what is imported is declared, the rest would fail elsewhere."""
     import_names = {"python_flint": "flint", "z3_solver": "z3"}
     project = PROJECT["project"]
-    extras = [
-        line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines
-    ]
+    extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
     declared = set()
     for line in [*project["dependencies"], *extras]:
         name = re.split(r"[^\w.-]", line)[0].replace("-", "_")
@@ -375,9 +371,7 @@ def test_every_third_party_import_is_a_declared_requirement():
                     modules = [node.module or ""]
                 else:
                     continue
-                foreign = (
-                    {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) - set(ROOMS)
-                )
+                foreign = {name.partition(".")[0] for name in modules} - set(sys.stdlib_module_names) - set(ROOMS)
                 assert foreign <= declared, f"{path.relative_to(ROOT)} imports {foreign - declared}"
 
 
@@ -407,8 +401,7 @@ def test_a_target_installs_once_torch_first(target, tmp_path):
     done = make("-n", target, VENV=str(tmp_path / "new"))
     assert done.returncode == 0, done.stderr
     order = [
-        done.stdout.index(text)
-        for text in ("install -q --disable-pip-version-check torch==", "-e '.[", "--no-deps")
+        done.stdout.index(text) for text in ("install -q --disable-pip-version-check torch==", "-e '.[", "--no-deps")
     ]
     assert order == sorted(order)
     (tmp_path / "old").mkdir()

@@ -1,16 +1,24 @@
-"""Selection rules, one file each, and their registry in order of preference."""
+"""Selection rules, one file each, and their registries in order of preference."""
 
-from ot_spec.selector import Registry, Selector
+from ot_spec.selector import Coupling, Registry, Selector
+from solvers.selectors.hub import Hub
 from solvers.selectors.k_seq import KSeq
 from solvers.selectors.maximal_coupling import MaximalCoupling
+from solvers.selectors.membership import Membership
 from solvers.selectors.rrs import RRS
 from solvers.selectors.rrs_without_replacement import RRSWithoutReplacement
+from solvers.selectors.top_then_sample import TopThenSampleRule
 
 SELECTORS = Registry("selector")
 SELECTORS.register("rrs_without_replacement", RRSWithoutReplacement)
 SELECTORS.register("k_seq", KSeq)
 SELECTORS.register("rrs", RRS)
+SELECTORS.register("top_then_sample", TopThenSampleRule)
+SELECTORS.register("hub", Hub)
 SELECTORS.register("maximal_coupling", MaximalCoupling)
+SELECTORS.register("membership", Membership)
+
+COUPLINGS = Registry("coupling")
 
 
 def get_selector(name: str, **options: object) -> Selector:
@@ -22,4 +30,16 @@ def get_selector(name: str, **options: object) -> Selector:
     return SELECTORS.get(name, **options)
 
 
-__all__ = ["RRS", "SELECTORS", "KSeq", "MaximalCoupling", "RRSWithoutReplacement", "get_selector"]
+__all__ = [
+    "COUPLINGS",
+    "RRS",
+    "SELECTORS",
+    "Hub",
+    "KSeq",
+    "MaximalCoupling",
+    "Membership",
+    "RRSWithoutReplacement",
+    "TopThenSampleRule",
+    "get_coupling",
+    "get_selector",
+]

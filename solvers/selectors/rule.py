@@ -1,14 +1,16 @@
-"""What every rule of the form "test the candidates one by one, else draw from a residual" shares."""
+"""What all rules share, and the form "test the candidates one by one, else draw from a residual"."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ot_spec.arrays import (
     Array,
+    check_coins,
     coins_like,
     constant,
     gather,
@@ -22,11 +24,10 @@ from ot_spec.arrays import (
     positions,
     positive_part,
     ratio,
-    to_numpy,
     total,
 )
 from ot_spec.draft_law import DraftLaw
-from ot_spec.errors import CandidateError, OptionError, ShapeError
+from ot_spec.errors import CandidateError, ShapeError
 from ot_spec.law import as_exact, from_probs
 from ot_spec.selector import Selection, first_match, require_support
 
@@ -47,11 +48,11 @@ class Tests(NamedTuple):
     valid: Array | None = None
 
 
-class SequentialRule(ABC):
-    """A selector given by its tests; `conditional` and `select` are two readings of the same numbers.
+class Rule(ABC):
+    """A selector of candidates that are checked first; subclasses say what happens to valid ones.
 
-    Subclasses set `name` and `laws` (names of the draft laws for which the output law is the target) and write
-    `tests`. Candidates of one draw are the same under every law, so k = 1 is supported by all.
+    Subclasses set `name` and `laws` (names of the draft laws for which the output law is the target). Candidates of
+    one draw are the same under every law, so k = 1 is supported by all.
     """
 
     name: str
@@ -63,16 +64,23 @@ class SequentialRule(ABC):
         single = law.k == 1 and law.name in ("iid", "without_replacement", "top_then_sample")
         return law.name in self.laws or single
 
-    def coins(self, k: int) -> int:
-        """k + 1: one for each test and one for the residual."""
-        return k + 1
-
     @abstractmethod
-    def tests(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Tests:
-        """The tests for candidates `tokens` (..., k); ids in slots that are not `filled` are 0 and mean nothing."""
+    def coins(self, k: int) -> int: ...
 
     @abstractmethod
     def _acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array: ...
+
+    @abstractmethod
+    def _conditional(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array
+    ) -> tuple[Array, Array]:
+        """P(Y = y | candidates) and which rows are valid; ids in slots that are not `filled` are 0 and mean nothing."""
+
+    @abstractmethod
+    def _chosen(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
+    ) -> tuple[Array, Array]:
+        """The token of each row, and which rows are valid."""
 
     def acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array:
         """P(Y in candidates) for candidates of `law`, (...). Raises UnsupportedLawError where the rule is not exact."""
@@ -89,25 +97,15 @@ class SequentialRule(ABC):
         if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == 1:
             return self.conditional(target[None], draft[None], candidates[None])[0]
         tokens, filled, valid = self._read(draft, candidates)
-        tests, valid = self._tests(target, draft, tokens, filled, valid)
-        xp = namespace(target)
-        one, zero = constant(1, target), constant(0, target)
-        share = ratio(xp, tests.top, tests.bottom, 1)
-        keep = xp.where(filled, xp.minimum(share, one), zero)
-        out = zero
-        left = one + 0 * keep[..., 0]
-        for slot in range(tokens.shape[-1]):
-            here = left * keep[..., slot]
-            out = out + xp.where(positions(xp, target) == tokens[..., slot : slot + 1], here[..., None], zero)
-            left = left * (1 - keep[..., slot])
-        out = out + left[..., None] * residual_or_target(xp, tests.residual, target)
+        out, valid = self._conditional(target, draft, tokens, filled, valid)
         if is_numpy(target):
             Selection(tokens[..., 0], filled[..., 0], tokens[..., 0], valid).checked()
             return out
+        xp = namespace(target)
         return xp.where(valid[..., None], out, xp.full_like(out, float("nan")))
 
     def select(self, target: Array, draft: Array, candidates: Array, coins: Array) -> Selection:
-        """One output a row for coins (..., k + 1): coin i for test i, the last for the residual."""
+        """One output a row for coins (..., coins(k)) in [0, 1)."""
         target, draft = as_laws(target, draft)
         candidates, coins = like(candidates, target), like(coins, target)
         if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == coins.ndim == 1:
@@ -128,37 +126,22 @@ class SequentialRule(ABC):
 
     def _select(self, target: Array, draft: Array, candidates: Array, coins: Array) -> Selection:
         tokens, filled, valid = self._read(draft, candidates)
-        tests, valid = self._tests(target, draft, tokens, filled, valid)
         xp = namespace(target)
         k = tokens.shape[-1]
-        if coins.shape[-1:] != (self.coins(k),):
-            raise ShapeError(f"{self.name} with k = {k} takes {k + 1} coins a row, got shape {tuple(coins.shape)}")
+        need = self.coins(k)
+        if coins.shape[-1:] != (need,):
+            raise ShapeError(f"{self.name} with k = {k} takes {need} coins a row, got shape {tuple(coins.shape)}")
         valid = valid & _coins_valid(xp, coins, target)
         coins = coins_like(coins, target)
-        kept = (coins[..., :k] * tests.bottom < tests.top) & filled & (tests.bottom > 0)
-        slot = xp.argmax(xp.astype(kept, xp.int64), axis=-1)
-        fallen = pick(or_else(xp, tests.residual, target), coins[..., k:])[..., 0]
-        lead = np.broadcast_shapes(tuple(kept.shape[:-1]), tuple(fallen.shape))
+        token, valid = self._chosen(target, draft, tokens, filled, valid, coins)
+        lead = token.shape
         tokens, filled = xp.broadcast_to(tokens, (*lead, k)), xp.broadcast_to(filled, (*lead, k))
-        chosen = gather(xp, tokens, xp.broadcast_to(slot, lead)[..., None])[..., 0]
-        token = xp.where(xp.any(kept, axis=-1), chosen, fallen)
         valid = xp.broadcast_to(valid, lead)
         token = xp.where(valid, token, xp.full_like(token, -1))
         index = first_match(xp.where(filled, tokens, xp.full_like(tokens, -1)), token)
         index = xp.where(valid, index, xp.full_like(index, -1))
         selection = Selection(token, index >= 0, index, valid)
         return selection.checked() if is_numpy(target) else selection
-
-    def _tests(self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array) -> tuple[Tests, Array]:
-        if is_exact(target):  # sums of rows stay arrays
-            target, draft = np.atleast_2d(target), np.atleast_2d(draft)
-        tests = self.tests(target, draft, tokens, filled)
-        if tests.valid is not None:
-            valid = valid & tests.valid
-        if not is_exact(target):  # NaN reaches every sum
-            xp = namespace(target)
-            valid = valid & xp.isfinite(total(xp, target)) & xp.isfinite(total(xp, draft))
-        return tests, valid
 
     def _read(self, draft: Array, candidates: Array) -> tuple[Array, Array, Array]:
         """Candidate ids fit for indexing, which slots are filled, and which rows the draft law can produce."""
@@ -172,12 +155,12 @@ class SequentialRule(ABC):
         filled = (candidates >= 0) & (candidates < size)
         tokens = xp.where(filled, candidates, xp.zeros_like(candidates))
         try:
-            masses = gather(xp, draft, tokens)
+            np.broadcast_shapes(tuple(draft.shape[:-1]), tuple(candidates.shape[:-1]))
         except ValueError:
             raise ShapeError(
                 f"candidates of shape {tuple(candidates.shape)} do not fit laws of shape {tuple(draft.shape)}"
             ) from None
-        good = (filled & (masses > 0)) | (candidates == -1)
+        good = self._possible(draft, xp.where(candidates == -1, candidates, tokens)) & (filled | (candidates == -1))
         if k > 1:
             gap = filled[..., 1:] & ~filled[..., :-1]
             good = xp.concat([good[..., :1], good[..., 1:] & ~gap], axis=-1)
@@ -186,11 +169,70 @@ class SequentialRule(ABC):
                 again = xp.any(tokens[..., :slot] == tokens[..., slot : slot + 1], axis=-1) & filled[..., slot]
                 good = good & ~(again[..., None] & (xp.arange(k, device=getattr(good, "device", None)) == slot))
         if is_numpy(draft):
-            _refuse(candidates, good, draft, self.name)
+            _refuse(candidates, good, draft, self._reason)
         return tokens, filled, xp.all(good, axis=-1)
 
+    def _possible(self, draft: Array, candidates: Array) -> Array:
+        """Whether the draft law can have put each candidate into its slot, (..., k); -1 is an empty slot."""
+        xp = namespace(draft)
+        empty = candidates == -1
+        return (gather(xp, draft, xp.where(empty, xp.zeros_like(candidates), candidates)) > 0) | empty
 
-def _refuse(candidates: Array, good: Array, draft: Array, name: str) -> None:
+    def _reason(self, token: int, mass: Any) -> str:
+        """Why a token of the vocabulary is no candidate of the draft law."""
+        return f"is a duplicate, which {self.name} cannot meet" if mass > 0 else "has probability 0 under the draft law"
+
+
+class SequentialRule(Rule):
+    """A rule given by its tests; `conditional` and `select` are two readings of the same numbers."""
+
+    def coins(self, k: int) -> int:
+        """k + 1: one for each test and one for the residual."""
+        return k + 1
+
+    @abstractmethod
+    def tests(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Tests:
+        """The tests for candidates `tokens` (..., k); ids in slots that are not `filled` are 0 and mean nothing."""
+
+    def _conditional(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array
+    ) -> tuple[Array, Array]:
+        tests, valid = self._tests(target, draft, tokens, filled, valid)
+        xp = namespace(target)
+        one, zero = constant(1, target), constant(0, target)
+        share = ratio(xp, tests.top, tests.bottom, 1)
+        keep = xp.where(filled, xp.minimum(share, one), zero)
+        out = zero
+        left = one + 0 * keep[..., 0]
+        for slot in range(tokens.shape[-1]):
+            here = left * keep[..., slot]
+            out = out + xp.where(positions(xp, target) == tokens[..., slot : slot + 1], here[..., None], zero)
+            left = left * (1 - keep[..., slot])
+        return out + left[..., None] * residual_or_target(xp, tests.residual, target), valid
+
+    def _chosen(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
+    ) -> tuple[Array, Array]:
+        tests, valid = self._tests(target, draft, tokens, filled, valid)
+        xp = namespace(target)
+        k = tokens.shape[-1]
+        kept = (coins[..., :k] * tests.bottom < tests.top) & filled & (tests.bottom > 0)
+        slot = xp.argmax(xp.astype(kept, xp.int64), axis=-1)
+        fallen = pick(or_else(xp, tests.residual, target), coins[..., k:])[..., 0]
+        lead = np.broadcast_shapes(tuple(kept.shape[:-1]), tuple(fallen.shape))
+        chosen = gather(xp, xp.broadcast_to(tokens, (*lead, k)), xp.broadcast_to(slot, lead)[..., None])[..., 0]
+        return xp.where(xp.any(kept, axis=-1), chosen, fallen), valid
+
+    def _tests(self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array) -> tuple[Tests, Array]:
+        if is_exact(target):  # sums of rows stay arrays
+            target, draft = np.atleast_2d(target), np.atleast_2d(draft)
+        tests = self.tests(target, draft, tokens, filled)
+        if tests.valid is not None:
+            valid = valid & tests.valid
+        return tests, valid & laws_valid(target, draft)
+
+
+def _refuse(candidates: Array, good: Array, draft: Array, reason_of: Callable[[int, Any], str]) -> None:
     if good.all():
         return
     *lead, slot = np.argwhere(~good)[0].tolist()
@@ -201,25 +243,25 @@ def _refuse(candidates: Array, good: Array, draft: Array, name: str) -> None:
         reason = f"is not one of {masses.size} tokens"
     elif slot and row[slot - 1] < 0:
         reason = "follows an empty slot"
-    elif masses[token] > 0:
-        reason = f"is a duplicate, which {name} cannot meet"
     else:
-        reason = "has probability 0 under the draft law"
+        reason = reason_of(token, masses[token])
     where = f"row {lead[0] if len(lead) == 1 else tuple(lead)}, " if lead else ""
     raise CandidateError(f"{where}slot {slot}: candidate {token} {reason} ({int((~good).sum())} such in all)")
 
 
 def _coins_valid(xp: Any, coins: Array, model: Array) -> Array:
     if is_numpy(model):
-        host = to_numpy(coins)
-        if host.dtype == object:
-            return np.bool_(True)
-        bad = ~((host >= 0) & (host < 1))
-        if bad.any():
-            index = tuple(int(i) for i in np.argwhere(bad)[0])
-            raise OptionError(f"coins lie in [0, 1); coin {index} is {host[index]!r}")
+        check_coins(coins)
         return np.bool_(True)
     return xp.all((coins >= 0) & (coins < 1), axis=-1)
+
+
+def laws_valid(target: Array, draft: Array) -> Array:
+    """Which rows of both laws hold no NaN, (...): it reaches every sum."""
+    if is_exact(target):
+        return np.bool_(True)
+    xp = namespace(target)
+    return xp.isfinite(total(xp, target)) & xp.isfinite(total(xp, draft))
 
 
 def as_laws(target: Any, draft: Any) -> tuple[Array, Array]:

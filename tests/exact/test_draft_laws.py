@@ -171,6 +171,9 @@ def test_bad_arguments_of_draft_laws():
     draft = np.full(4, 0.25)
     with pytest.raises(ShapeError, match="need 2 coins"):
         IID(2).sample(draft, np.zeros(3))
+    for law in (IID(2), WithoutReplacement(2), TopThenSample(2)):
+        with pytest.raises(OptionError, match=r"coins lie in \[0, 1\); coin \(1,\) is"):
+            law.sample(draft, np.array([0.5, -0.1]))
     with pytest.raises(ShapeError, match=r"one law of shape \(V,\)"):
         IID(2).sets(np.stack([draft, draft]))
     with pytest.raises(CandidateError, match="row 0, slot 1: candidate 4 is not one of 4 tokens"):

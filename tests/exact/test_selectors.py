@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ot_spec import IID, TopThenSample, WithoutReplacement, as_exact, output_law
+from ot_spec import IID, HubPair, TopThenSample, WithoutReplacement, as_exact, output_law
 from ot_spec.arrays import as_fraction, is_exact
 from ot_spec.errors import CandidateError, OptionError, ShapeError, UnsupportedLawError
 from ot_spec.selector import Selector, acceptance_by_enumeration, as_float, select_law
@@ -72,8 +72,8 @@ def test_select_has_the_law_that_conditional_states(start):
 @pytest.mark.parametrize("name", list(SELECTORS))
 def test_fractions_and_fmpq_agree(name):
     target, draft = as_exact([0.125, 0.25, 0.5, 0.125]), as_exact([0.5, 0.25, 0.125, 0.125])
-    k = 1 if name == "maximal_coupling" else 2
-    law = WithoutReplacement(k) if name == "rrs_without_replacement" else IID(k)
+    laws = IID(2), WithoutReplacement(2), TopThenSample(2), HubPair(), IID(1)
+    law = next(law for law in laws if get_selector(name).supports(law))
     assert output_law(get_selector(name), target, draft, law, by="select").tolist() == target.tolist()
     assert all(isinstance(v, Fraction) for v in output_law(get_selector(name), target, draft, law))
 

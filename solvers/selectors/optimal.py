@@ -1,0 +1,226 @@
+"""The optimal selector for independent drafts, exact at full vocabulary.
+
+Lay the tokens side by side on [0, 1] in the order of target/draft, each with a window as long as its draft mass. If every
+candidate takes a uniform level in its own window and the highest level wins, token i wins with probability
+q_i = Q(first i) - Q(first i - 1), where Q(first i) = D_i^k. The optimum needs f_i instead (`optimal_flow`): more for some
+tokens, less for others further right. *Window exchange* moves it: a token i that lacks f_i - q_i sometimes plays in the
+window of a token j with a surplus, and j in the window of i as often, so that every window stays as full as it was.
+
+With n_i = q_i/d_i (wins a unit of mass in window i) and m_i = f_i/d_i, match the lacks and the surpluses in order
+(north-west corner: two running sums, a matched pair where their intervals overlap) and let i swap with its partner j
+with probability (m_i - n_i)/(n_j - n_i), j with (n_j - m_j)/(n_j - n_i). Matched amounts are the same on both sides, hence
+so are the exchanged masses; since f(prefix) >= Q(prefix), partners lie to the right, and n_i <= m_i <= m_j <= n_j makes
+both numbers probabilities. Everything is rational in target and draft: no root is solved, nothing is iterated, and the
+law of the winner rests on running sums alone.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ot_spec.arrays import (
+    Array,
+    constant,
+    cumulative,
+    gather,
+    is_exact,
+    like,
+    may_wait,
+    namespace,
+    one_hot,
+    or_else,
+    pick,
+    positive_part,
+    ratio,
+    search,
+    total,
+)
+from ot_spec.draft_law import IID, DraftLaw
+from solvers.exact.optimal_flow import optimal_flow
+from solvers.selectors.canonical import CanonicalRule, Picking
+from solvers.selectors.rule import excess, overlap
+
+
+class Windows(NamedTuple):
+    """A prepared law pair; arrays along the order of target/draft, (..., V), unless said otherwise.
+
+    place: position of each token id. draft: window lengths. natural: n, wins a unit of mass in a window. wanted: m.
+    lack, surplus: running sums (..., V + 1) of (f - q)+ and (q - f)+. law: f by token id.
+    """
+
+    place: Array
+    draft: Array
+    natural: Array
+    wanted: Array
+    lack: Array
+    surplus: Array
+    law: Array
+
+
+class Optimal(CanonicalRule):
+    """Window exchange for k i.i.d. candidates, then the one-draft step: acceptance alpha*, output exactly the target.
+
+    Coins: for each candidate the partner and the swap, then one among those that tie in the highest window, the test and
+    the residual. `conditional` integrates the level laws: polynomials of degree k - 1 in each
+    window, by a quadrature that is exact for them. Fractions stay fractions.
+
+    >>> from ot_spec import as_exact
+    >>> Optimal().acceptance(as_exact([0.5, 0.5]), as_exact([0.75, 0.25]), IID(2))
+    Fraction(15, 16)
+    """
+
+    name = "optimal"
+
+    def coins(self, k: int) -> int:
+        """2 k + 3: a partner and a swap for each candidate, the tie, the test and the residual."""
+        return 2 * k + 3
+
+    def _acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array:
+        return overlap(namespace(target), target, self.windows(target, draft, law.k).law)
+
+    def windows(self, target: Array, draft: Array, k: int) -> Windows:
+        """The preparation: one sort, five running sums."""
+        xp = namespace(target)
+        flow = optimal_flow(target, draft, IID(k))
+        drafted = gather(xp, draft, flow.order)
+        natural = ratio(xp, flow.steps, drafted, 0)
+        off = flow.pick - flow.steps if k > 1 else flow.pick * 0  # one candidate leaves no choice
+        lack, surplus = positive_part(xp, off), positive_part(xp, -off)
+        wanted = natural + ratio(xp, off, drafted, 0)
+        place = xp.argsort(flow.order, axis=-1, stable=True)
+        return Windows(
+            place, drafted, natural, wanted, _from_zero(xp, lack), _from_zero(xp, surplus), gather(xp, flow.pick, place)
+        )
+
+    def _chosen(
+        self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
+    ) -> tuple[Array, Array]:
+        xp = namespace(target)
+        k = tokens.shape[-1]
+        windows, valid = self._windows(target, draft, filled, valid)
+        own = gather(xp, windows.place, tokens)
+        level = self._swapped(xp, windows, own, coins[..., :k], coins[..., k : 2 * k])
+        level = xp.where(filled, level, xp.full_like(level, -1))
+        top = xp.max(level, axis=-1, keepdims=True)
+        tied = level == top
+        rank = xp.cumulative_sum(xp.astype(tied, xp.int64), axis=-1)
+        # of `many` that tie the one with rank r wins where r - 1 <= coin * many < r
+        below = coins[..., 2 * k : 2 * k + 1] * _number(rank[..., -1:], target) < _number(rank, target)
+        slot = xp.argmax(xp.astype(tied & below, xp.int64), axis=-1)[..., None]
+        winner = gather(xp, tokens, slot)
+        kept = coins[..., 2 * k + 1 : 2 * k + 2] * gather(xp, windows.law, winner) < gather(xp, target, winner)
+        kept = kept[..., 0] & (top[..., 0] >= 0)
+        fallen = pick(or_else(xp, excess(xp, target, windows.law), target), coins[..., 2 * k + 2 :])[..., 0]
+        return xp.where(kept, winner[..., 0], fallen), valid
+
+    def _swapped(self, xp: Any, windows: Windows, own: Array, partner: Array, swap: Array) -> Array:
+        """The window that each candidate plays in."""
+        low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
+        down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
+        lacks, gives = high > low, up > down
+        last = windows.natural.shape[-1] - 1
+        # the place of a coin in the token's own interval, looked up among the intervals of the other side
+        other = xp.where(
+            lacks,
+            search(windows.surplus[..., 1:], low + partner * (high - low)),
+            search(windows.lack[..., 1:], down + partner * (up - down)),
+        )
+        other = xp.where(other > last, xp.full_like(other, last), other)
+        here, there = gather(xp, windows.natural, own), gather(xp, windows.natural, other)
+        wanted = gather(xp, windows.wanted, own)
+        moves = (lacks | gives) & (swap * abs(there - here) < abs(wanted - here))
+        return xp.where(moves, other, own)
+
+    def picking(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Picking:
+        xp = namespace(target)
+        windows, _ = self._windows(target, draft, filled, True)
+        k = tokens.shape[-1]
+        own = gather(xp, windows.place, tokens)
+        levels = [self._level_law(xp, windows, own[..., slot], filled[..., slot]) for slot in range(k)]
+        before = [_from_zero(xp, level)[..., :-1] for level in levels]
+        empty = [xp.where(filled[..., slot : slot + 1], constant(0, target), constant(1, target)) for slot in range(k)]
+        shares = [constant(0, target)] * k
+        for node, weight in _quadrature(k, target):
+            # P(another candidate is below a level at `node` of each window); one that is not there always is
+            beaten = [b + level * node + e for b, level, e in zip(before, levels, empty, strict=True)]
+            after = [constant(1, target)] * (k + 1)
+            for slot in range(k - 1, -1, -1):
+                after[slot] = after[slot + 1] * beaten[slot]
+            ahead = constant(1, target)
+            for slot in range(k):
+                shares[slot] = shares[slot] + weight * total(xp, levels[slot] * ahead * after[slot + 1])
+                ahead = ahead * beaten[slot]
+        return Picking(xp.stack(shares, axis=-1), windows.law)
+
+    def _level_law(self, xp: Any, windows: Windows, own: Array, there: Array) -> Array:
+        """P(a candidate at place `own` (...) plays in each window), (..., V); zeros for a slot that is not filled."""
+        own = own[..., None]
+        low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
+        down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
+        zero = constant(0, windows.draft)
+        shared = positive_part(
+            xp, xp.minimum(high, windows.surplus[..., 1:]) - xp.maximum(low, windows.surplus[..., :-1])
+        )
+        shared = xp.where(high > low, shared, zero)
+        given = positive_part(xp, xp.minimum(up, windows.lack[..., 1:]) - xp.maximum(down, windows.lack[..., :-1]))
+        shared = shared + xp.where(up > down, given, zero)
+        apart = abs(windows.natural - gather(xp, windows.natural, own))
+        away = ratio(xp, shared, apart * gather(xp, windows.draft, own), 0)
+        stays = positive_part(xp, 1 - total(xp, away, keepdims=True))
+        law = away + stays * one_hot(xp, own[..., 0], windows.draft)
+        return xp.where(there[..., None], law, zero)
+
+    def _windows(self, target: Array, draft: Array, filled: Array, valid: Any) -> tuple[Windows, Any]:
+        """The windows for as many candidates as there are; rows may differ in that."""
+        xp = namespace(target)
+        counts = xp.sum(xp.astype(filled, xp.int64), axis=-1)
+        if may_wait(filled):
+            several = np.unique(np.asarray(counts))
+        else:
+            several = np.arange(filled.shape[-1] + 1)
+        if len(several) == 1:
+            return self.windows(target, draft, max(1, int(several[0]))), valid
+        made = [self.windows(target, draft, max(1, int(k))) for k in several]
+        which = search(like(several, counts), counts[..., None]) - 1
+        fields = []
+        for parts in zip(*made, strict=True):
+            chosen = parts[0]
+            for i, part in enumerate(parts[1:], 1):
+                chosen = xp.where(which == i, part, chosen)
+            fields.append(chosen)
+        return Windows(*fields), valid
+
+
+def _from_zero(xp: Any, weights: Array) -> Array:
+    sums = cumulative(xp, weights)
+    return xp.concat([sums[..., :1] * 0, sums], axis=-1)
+
+
+def _number(counts: Array, model: Array) -> Array:
+    return counts if is_exact(model) else namespace(model).astype(counts, model.dtype)
+
+
+def _quadrature(k: int, model: Array) -> list[tuple[Any, Any]]:
+    """Nodes and weights on [0, 1], exact for polynomials of degree k - 1: Gauss in floats, Newton-Cotes in fractions."""
+    if not is_exact(model):
+        nodes, weights = np.polynomial.legendre.leggauss(k // 2 + 1)
+        return [(float(node + 1) / 2, float(weight) / 2) for node, weight in zip(nodes, weights, strict=True)]
+    nodes = [Fraction(i, max(1, k - 1)) for i in range(k)]
+    pairs = []
+    for i, node in enumerate(nodes):
+        basis = [Fraction(1)]  # coefficients of the Lagrange polynomial, lowest first
+        for j, other in enumerate(nodes):
+            if i != j:
+                shifted = [Fraction(0), *basis]
+                basis = [(a - other * b) / (node - other) for a, b in zip(shifted, [*basis, Fraction(0)], strict=True)]
+        weight = sum((c / (power + 1) for power, c in enumerate(basis)), start=Fraction(0))
+        pairs.append((_same(node, model), _same(weight, model)))
+    return pairs
+
+
+def _same(value: Fraction, model: np.ndarray) -> Any:
+    one = model.reshape(-1)[0] * 0 + 1
+    return one * value.numerator / value.denominator
