@@ -146,7 +146,16 @@ _SUMMED = 256  # entries summed in a row before a new partial sum is begun
 
 
 def cumulative(xp: Any, a: Array) -> Array:
-    """Running sums along the last axis, non-decreasing for non-negative `a` on every backend.
+    """Running sums along the last axis of non-negative `a`, non-decreasing on every backend; see `running_sum`."""
+    sums = running_sum(xp, a)
+    if is_exact(a) or may_wait(a):
+        return sums
+    # a parallel scan may step down by an ulp, or up where nothing is added: hold the level there
+    return xp.cummax(xp.where(a > 0, sums, xp.zeros_like(sums)), dim=-1).values
+
+
+def running_sum(xp: Any, a: Array) -> Array:
+    """Running sums along the last axis.
 
     Long rows are summed in blocks, whose totals are summed in turn: the error grows with the length of a block and the
     number of blocks, not with their product.
@@ -155,21 +164,16 @@ def cumulative(xp: Any, a: Array) -> Array:
     if is_exact(a):
         return np.cumsum(a, axis=-1)
     if size <= 8 * _SUMMED:
-        sums = xp.cumulative_sum(a, axis=-1)
-    else:
-        blocks = -(-size // _SUMMED)
-        short = blocks * _SUMMED - size
-        if short:
-            zeros = xp.zeros((*a.shape[:-1], short), dtype=a.dtype, device=getattr(a, "device", None))
-            a = xp.concat([a, zeros], axis=-1)
-        sums = xp.cumulative_sum(xp.reshape(a, (*a.shape[:-1], blocks, _SUMMED)), axis=-1)
-        ends = xp.cumulative_sum(sums[..., -1], axis=-1)
-        sums[..., 1:, :] += ends[..., :-1, None]
-        sums, a = xp.reshape(sums, a.shape)[..., :size], a[..., :size]
-    if may_wait(a):
-        return sums
-    # a parallel scan may step down by an ulp, or up where nothing is added: hold the level there
-    return xp.cummax(xp.where(a > 0, sums, xp.zeros_like(sums)), dim=-1).values
+        return xp.cumulative_sum(a, axis=-1)
+    blocks = -(-size // _SUMMED)
+    short = blocks * _SUMMED - size
+    if short:
+        zeros = xp.zeros((*a.shape[:-1], short), dtype=a.dtype, device=getattr(a, "device", None))
+        a = xp.concat([a, zeros], axis=-1)
+    sums = xp.cumulative_sum(xp.reshape(a, (*a.shape[:-1], blocks, _SUMMED)), axis=-1)
+    ends = xp.cumulative_sum(sums[..., -1], axis=-1)
+    sums[..., 1:, :] += ends[..., :-1, None]
+    return xp.reshape(sums, a.shape)[..., :size]
 
 
 def or_else(xp: Any, weights: Array, otherwise: Array) -> Array:

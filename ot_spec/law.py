@@ -136,8 +136,8 @@ def from_logits(
     """The law softmax(logits / temperature), filtered; float64 whatever the dtype of the logits.
 
     logits: (..., V), -inf for a token that cannot occur. temperature: a number or a host array over the leading
-    axes, >= 0; 0 is the first largest logit. The filters are those of `filtered`. The largest logit is subtracted before
-    dividing, so that no temperature overflows.
+    axes, >= 0; 0 is the first largest logit. The filters are those of `filtered`. The largest logit is subtracted
+    before dividing, so that no temperature overflows.
 
     Raises LawError for NaN or +inf logits and for rows of -inf only (skipped by `check=False`, which never waits
     for a device), OptionError for a parameter out of range.

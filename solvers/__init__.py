@@ -2,6 +2,17 @@
 
 from solvers.exact.solve import solve
 from solvers.exact.subset_selection import optimal_acceptance, optimal_cut
-from solvers.selectors import SELECTORS, get_selector
+from solvers.selectors import COUPLINGS, SELECTORS, get_coupling, get_selector
+from solvers.sequence import SEQUENCE_RULES, get_sequence_rule
 
-__all__ = ["SELECTORS", "get_selector", "optimal_acceptance", "optimal_cut", "solve"]
+__all__ = [
+    "COUPLINGS",
+    "SELECTORS",
+    "SEQUENCE_RULES",
+    "get_coupling",
+    "get_selector",
+    "get_sequence_rule",
+    "optimal_acceptance",
+    "optimal_cut",
+    "solve",
+]

@@ -7,7 +7,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ot_spec.arrays import Array, coins_like, constant, gather, is_exact, minimum, namespace, or_else, pick, positions, ratio, to_numpy, total
+from ot_spec.arrays import (
+    Array,
+    coins_like,
+    constant,
+    gather,
+    is_exact,
+    is_numpy,
+    minimum,
+    namespace,
+    or_else,
+    pick,
+    positions,
+    ratio,
+    to_numpy,
+    total,
+)
 from solvers.selectors.rule import Rule, excess, laws_valid, residual_or_target
 
 
@@ -68,7 +83,12 @@ class CanonicalRule(Rule):
     ) -> tuple[Picking, Array, Array]:
         if is_exact(target):  # sums of rows stay arrays
             target, draft = np.atleast_2d(target), np.atleast_2d(draft)
-        return self.picking(target, draft, tokens, filled), target, valid & laws_valid(target, draft)
+        sound = laws_valid(target, draft)
+        if not is_numpy(target):  # rows that are flagged already must not stop the others
+            xp = namespace(target)
+            even = constant(1 / target.shape[-1], target)
+            target, draft = (xp.where(sound[..., None], law, even) for law in (target, draft))
+        return self.picking(target, draft, tokens, filled), target, valid & sound
 
 
 def host_rows(*laws: Array) -> tuple[tuple[int, ...], list[tuple[Any, ...]]]:

@@ -14,10 +14,8 @@ from ot_spec.arrays import (
     is_numpy,
     like,
     namespace,
-    or_else,
     order_by_ratio,
     to_numpy,
-    total,
 )
 from ot_spec.errors import OptionError, ShapeError
 from ot_spec.kernels import STEP
@@ -108,7 +106,7 @@ def _first(xp: Any, times: Array, rates: Array) -> Array:
     running = rates > 0
     if is_exact(rates):
         times = times / np.where(running, rates, constant(1, rates))
-        never = 1 + max(np.broadcast_to(times, np.broadcast_shapes(times.shape, rates.shape)).flat)
+        never = 1 + np.max(times, axis=-1, keepdims=True)
         return np.argmin(np.where(running, times, never), axis=-1)
     with np.errstate(over="ignore"):
         times = times / xp.where(running, rates, constant(1, rates))

@@ -30,19 +30,18 @@ class Importance(CanonicalRule):
     rho_1 = 1, rho_(m+1)(i) = rho_m(i) sum_j B_j W(i, j) + sum_j rho_m(j) B_j W'(i, j), W'(i, j) = 1 - W(j, i),
     computed from the weights that are stored; so the rule is exact. For i.i.d. candidates.
 
-    The programs are solved on the host, some milliseconds a law pair and candidate: `dear` marks the rule as one for
-    studies of few rows.
+    The programs are solved on the host, some milliseconds for each law pair and candidate.
 
     top, classes: >= 0, at least one group in all.
 
     >>> from ot_spec import IID
     >>> target, draft = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.4, 0.3, 0.2, 0.1])
     >>> float(Importance().acceptance(target, draft, IID(2)).round(12))
-    0.81
+    0.79
     """
 
     name = "importance"
-    dear = True
+    host = True
 
     def __init__(self, top: int = 12, classes: int = 12):
         if top < 0 or classes < 0 or top + classes < 1:
@@ -157,7 +156,9 @@ def _groups(target: np.ndarray, draft: np.ndarray, top: int, classes: int) -> np
         order = rest[np.argsort(ratio, kind="stable")]
         reached = np.cumsum(draft[order])
         middle = (reached - draft[order] / 2) / max(reached[-1], np.finfo(float).tiny)
-        _, place = np.unique((middle * max(1, classes)).astype(np.int64).clip(0, max(1, classes) - 1), return_inverse=True)
+        _, place = np.unique(
+            (middle * max(1, classes)).astype(np.int64).clip(0, max(1, classes) - 1), return_inverse=True
+        )
         group[order] = large.size + place
     return group
 

@@ -27,7 +27,8 @@ from ot_spec.errors import OptionError
 from solvers.selectors.rule import SequentialRule, Tests, all_filled
 
 _EQUAL = 4e-16  # laws that share all but this are equal: rho* = 1, where the root would be one of rounding errors
-_DEVICE_STEPS = 16  # fixed, so that nothing waits for the device; a bracket that is still open is a valid divisor
+# fixed, so that nothing waits for the device
+_DEVICE_STEPS, _INNER_STEPS = 14, 12
 
 
 class KSeq(SequentialRule):
@@ -153,7 +154,7 @@ def _divisor(target: Array, draft: Array, k: Any) -> Array:
     scalar = isinstance(k, int | np.integer)
     lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]), () if scalar else tuple(k.shape))
     if not may_wait(target):
-        return _newton(xp, target, draft, k)
+        return _tangents(xp, target, draft, k)
     over, under = (
         np.ascontiguousarray(np.broadcast_to(to_numpy(a), (*lead, a.shape[-1])).reshape(-1, a.shape[-1]))
         for a in (target, draft)
@@ -162,27 +163,36 @@ def _divisor(target: Array, draft: Array, k: Any) -> Array:
     return like(tangent_rows(over, under, np.ascontiguousarray(counts)).reshape(lead), target)
 
 
-def _newton(xp: Any, target: Array, draft: Array, k: Any) -> Array:
-    """Newton steps kept inside a bracket, all rows together, a fixed number of them; the end with phi <= 0."""
+def _tangents(xp: Any, target: Array, draft: Array, k: Any) -> Array:
+    """`tangent_rows` for all rows together and with a fixed number of steps; k, which is always large enough, where
+    they did not suffice.
+
+    The root with the tangent slope * rho + level in place of g: w = level/rho solves
+    1 - (far - w)^k - level - slope level/w = 0, far = 1 - slope; this rises and is concave in w, so that Newton steps
+    from below stay below, and rho = level/w is rounded up (by up to 1e-6 of acceptance where the root is multiple).
+    """
     one = total(xp, target + draft) * 0 + 1
     count = one * k
-    low, high, rho = one, count, one
+    rho = one
     for _ in range(_DEVICE_STEPS):
-        heated = draft * rho[..., None]
-        g = total(xp, xp.minimum(heated, target))
-        slope = total(xp, xp.where(heated < target, draft, constant(0, draft)))
-        miss = 1 - minimum(xp, g / rho, 1)
-        others = miss ** (count - 1)
-        phi = 1 - others * miss - g
-        low = xp.where(phi > 0, xp.maximum(low, rho), low)
-        high = xp.where(phi > 0, high, xp.minimum(high, rho))
-        fall = slope + count * others * (g - slope * rho) / rho**2
-        step = phi / xp.where(fall > 0, fall, one)
-        # a step that has converged aims just past the root, so that the bracket closes from above
-        guess = rho + step + 4e-15 * rho * xp.astype(abs(step) <= 1e-9, xp.float64)
-        rho = xp.where((fall > 0) & (guess > low) & (guess < high), guess, low + (high - low) / 2)
+        open_ = draft * rho[..., None] < target
+        zero = constant(0, target)
+        slope, far = total(xp, xp.where(open_, draft, zero)), total(xp, xp.where(open_, zero, draft))
+        level = total(xp, xp.where(open_, zero, target))
+        bent, filled = level > 0, xp.where(level > 0, level, one)
+        w = least = filled / count
+        for _ in range(_INNER_STEPS):
+            miss = xp.maximum(far - w, 0 * w)
+            value = 1 - miss**count - level - slope * filled / w
+            w = xp.maximum(w - value / (count * miss ** (count - 1) + slope * filled / w**2 + 1e-300), least)
+        w = xp.where(slope > 0, w, far - xp.maximum(1 - level, 0 * level) ** (1 / count))
+        straight = (1 - far**count) / xp.where(slope > 0, slope, one)
+        root = xp.where(bent & (w > 0), filled / xp.where(w > 0, w, one), xp.where(slope > 0, straight, one))
+        rho = xp.minimum(xp.maximum(root, rho), count)
+    g = total(xp, xp.minimum(draft * rho[..., None], target))
+    rho = xp.where(1 - (1 - minimum(xp, g / rho, 1)) ** count - g <= 1e-14, rho, count)
     shared = total(xp, xp.minimum(target, draft))
-    return xp.where((shared > 0) & (shared < 1 - _EQUAL), high, one)
+    return xp.where((shared > 0) & (shared < 1 - _EQUAL), rho, one)
 
 
 @numba.njit(cache=True, fastmath={"reassoc", "contract"}, error_model="numpy")

@@ -1,17 +1,18 @@
 """The optimal selector for independent drafts, exact at full vocabulary.
 
-Lay the tokens side by side on [0, 1] in the order of target/draft, each with a window as long as its draft mass. If every
-candidate takes a uniform level in its own window and the highest level wins, token i wins with probability
-q_i = Q(first i) - Q(first i - 1), where Q(first i) = D_i^k. The optimum needs f_i instead (`optimal_flow`): more for some
-tokens, less for others further right. *Window exchange* moves it: a token i that lacks f_i - q_i sometimes plays in the
-window of a token j with a surplus, and j in the window of i as often, so that every window stays as full as it was.
+Lay the tokens side by side on [0, 1] in the order of target/draft, each with a window as long as its draft mass. If
+every candidate takes a uniform level in its own window and the highest level wins, token i wins with probability
+q_i = Q(first i) - Q(first i - 1), where Q(first i) = D_i^k. The optimum needs f_i instead (`optimal_flow`): more for
+some tokens, less for others further right. *Window exchange* moves it: a token i that lacks f_i - q_i sometimes plays
+in the window of a token j with a surplus, and j in the window of i as often, so that every window stays as full as it
+was.
 
 With n_i = q_i/d_i (wins a unit of mass in window i) and m_i = f_i/d_i, match the lacks and the surpluses in order
 (north-west corner: two running sums, a matched pair where their intervals overlap) and let i swap with its partner j
-with probability (m_i - n_i)/(n_j - n_i), j with (n_j - m_j)/(n_j - n_i). Matched amounts are the same on both sides, hence
-so are the exchanged masses; since f(prefix) >= Q(prefix), partners lie to the right, and n_i <= m_i <= m_j <= n_j makes
-both numbers probabilities. Everything is rational in target and draft: no root is solved, nothing is iterated, and the
-law of the winner rests on running sums alone.
+with probability (m_i - n_i)/(n_j - n_i), j with (n_j - m_j)/(n_j - n_i). Matched amounts are the same on both sides,
+hence so are the exchanged masses; since f(prefix) >= Q(prefix), partners lie to the right, and n_i <= m_i <= m_j <= n_j
+makes both numbers probabilities. Everything is rational in target and draft: no root is solved, nothing is iterated,
+and the law of the winner rests on running sums alone.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from ot_spec.arrays import (
     one_hot,
     or_else,
     pick,
+    positions,
     positive_part,
     ratio,
     search,
     total,
 )
 from ot_spec.draft_law import IID, DraftLaw
-from solvers.exact.optimal_flow import optimal_flow
+from solvers.exact.optimal_flow import optimal_flow, running_maximum
 from solvers.selectors.canonical import CanonicalRule, Picking
-from solvers.selectors.rule import excess, overlap
+from solvers.selectors.rule import excess, laws_valid, overlap
 
 
 class Windows(NamedTuple):
     """A prepared law pair; arrays along the order of target/draft, (..., V), unless said otherwise.
 
-    place: position of each token id. draft: window lengths. natural: n, wins a unit of mass in a window. wanted: m.
-    lack, surplus: running sums (..., V + 1) of (f - q)+ and (q - f)+. law: f by token id.
+    place: position of each token id. natural: n, wins a unit of mass in a window. shift: |m - n|. lack, surplus:
+    running sums (..., V + 1) of (f - q)+ and (q - f)+, in fixed point of 2^-62 beside floats. law: f by token id.
     """
 
     place: Array
-    draft: Array
     natural: Array
-    wanted: Array
+    shift: Array
     lack: Array
     surplus: Array
     law: Array
@@ -63,9 +64,9 @@ class Windows(NamedTuple):
 class Optimal(CanonicalRule):
     """Window exchange for k i.i.d. candidates, then the one-draft step: acceptance alpha*, output exactly the target.
 
-    Coins: for each candidate the partner and the swap, then one among those that tie in the highest window, the test and
-    the residual. `conditional` integrates the level laws: polynomials of degree k - 1 in each
-    window, by a quadrature that is exact for them. Fractions stay fractions.
+    Coins: for each candidate the partner and the swap, then one among those that tie in the highest window, the test
+    and the residual. `conditional` integrates the level laws: polynomials of degree k - 1 in each window, by a
+    quadrature that is exact for them. Fractions stay fractions.
 
     >>> from ot_spec import as_exact
     >>> Optimal().acceptance(as_exact([0.5, 0.5]), as_exact([0.75, 0.25]), IID(2))
@@ -88,19 +89,22 @@ class Optimal(CanonicalRule):
         drafted = gather(xp, draft, flow.order)
         natural = ratio(xp, flow.steps, drafted, 0)
         off = flow.pick - flow.steps if k > 1 else flow.pick * 0  # one candidate leaves no choice
-        lack, surplus = positive_part(xp, off), positive_part(xp, -off)
-        wanted = natural + ratio(xp, off, drafted, 0)
+        lack, surplus = _matched(xp, off, flow.ahead[..., 1:])
+        # the law of the winner, from the very numbers that select compares
+        more, less = (_amount(xp, a[..., 1:] - a[..., :-1]) for a in (lack, surplus))
+        law = positive_part(xp, flow.steps + more - less)
         place = xp.argsort(flow.order, axis=-1, stable=True)
-        return Windows(
-            place, drafted, natural, wanted, _from_zero(xp, lack), _from_zero(xp, surplus), gather(xp, flow.pick, place)
-        )
+        return Windows(place, natural, ratio(xp, more + less, drafted, 0), lack, surplus, gather(xp, law, place))
 
     def _chosen(
         self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
     ) -> tuple[Array, Array]:
         xp = namespace(target)
         k = tokens.shape[-1]
-        windows, valid = self._windows(target, draft, filled, valid)
+        if is_exact(target):  # sums of rows stay arrays
+            target, draft = np.atleast_2d(target), np.atleast_2d(draft)
+        valid = valid & laws_valid(target, draft)
+        windows = self._windows(target, draft, filled)
         own = gather(xp, windows.place, tokens)
         level = self._swapped(xp, windows, own, coins[..., :k], coins[..., k : 2 * k])
         level = xp.where(filled, level, xp.full_like(level, -1))
@@ -120,23 +124,24 @@ class Optimal(CanonicalRule):
         """The window that each candidate plays in."""
         low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
         down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
-        lacks, gives = high > low, up > down
+        lacks = high > low
         last = windows.natural.shape[-1] - 1
         # the place of a coin in the token's own interval, looked up among the intervals of the other side
         other = xp.where(
             lacks,
-            search(windows.surplus[..., 1:], low + partner * (high - low)),
-            search(windows.lack[..., 1:], down + partner * (up - down)),
+            search(windows.surplus[..., 1:], low + _part(xp, partner, high - low)),
+            search(windows.lack[..., 1:], down + _part(xp, partner, up - down)),
         )
         other = xp.where(other > last, xp.full_like(other, last), other)
         here, there = gather(xp, windows.natural, own), gather(xp, windows.natural, other)
-        wanted = gather(xp, windows.wanted, own)
-        moves = (lacks | gives) & (swap * abs(there - here) < abs(wanted - here))
-        return xp.where(moves, other, own)
+        shift = gather(xp, windows.shift, own)
+        # rounding could make a shift larger than the distance; the larger of the three keeps both sides of a swap equal
+        apart = xp.maximum(abs(there - here), xp.maximum(shift, gather(xp, windows.shift, other)))
+        return xp.where(swap * apart < shift, other, own)
 
     def picking(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Picking:
         xp = namespace(target)
-        windows, _ = self._windows(target, draft, filled, True)
+        windows = self._windows(target, draft, filled)
         k = tokens.shape[-1]
         own = gather(xp, windows.place, tokens)
         levels = [self._level_law(xp, windows, own[..., slot], filled[..., slot]) for slot in range(k)]
@@ -160,29 +165,28 @@ class Optimal(CanonicalRule):
         own = own[..., None]
         low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
         down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
-        zero = constant(0, windows.draft)
-        shared = positive_part(
-            xp, xp.minimum(high, windows.surplus[..., 1:]) - xp.maximum(low, windows.surplus[..., :-1])
+        zero = constant(0, windows.natural)
+        shared = xp.where(
+            high > low,
+            xp.minimum(high, windows.surplus[..., 1:]) - xp.maximum(low, windows.surplus[..., :-1]),
+            xp.minimum(up, windows.lack[..., 1:]) - xp.maximum(down, windows.lack[..., :-1]),
         )
-        shared = xp.where(high > low, shared, zero)
-        given = positive_part(xp, xp.minimum(up, windows.lack[..., 1:]) - xp.maximum(down, windows.lack[..., :-1]))
-        shared = shared + xp.where(up > down, given, zero)
-        apart = abs(windows.natural - gather(xp, windows.natural, own))
-        away = ratio(xp, shared, apart * gather(xp, windows.draft, own), 0)
+        shared = positive_part(xp, _amount(xp, shared))
+        shift = gather(xp, windows.shift, own)
+        apart = xp.maximum(abs(windows.natural - gather(xp, windows.natural, own)), xp.maximum(windows.shift, shift))
+        # a share of the token's interval, times the chance to swap with that partner
+        away = ratio(xp, shared * shift, apart * _amount(xp, (high - low) + (up - down)), 0)
         stays = positive_part(xp, 1 - total(xp, away, keepdims=True))
-        law = away + stays * one_hot(xp, own[..., 0], windows.draft)
+        law = away + stays * one_hot(xp, own[..., 0], windows.natural)
         return xp.where(there[..., None], law, zero)
 
-    def _windows(self, target: Array, draft: Array, filled: Array, valid: Any) -> tuple[Windows, Any]:
+    def _windows(self, target: Array, draft: Array, filled: Array) -> Windows:
         """The windows for as many candidates as there are; rows may differ in that."""
         xp = namespace(target)
         counts = xp.sum(xp.astype(filled, xp.int64), axis=-1)
-        if may_wait(filled):
-            several = np.unique(np.asarray(counts))
-        else:
-            several = np.arange(filled.shape[-1] + 1)
+        several = np.unique(np.asarray(counts)) if may_wait(filled) else np.arange(filled.shape[-1] + 1)
         if len(several) == 1:
-            return self.windows(target, draft, max(1, int(several[0]))), valid
+            return self.windows(target, draft, max(1, int(several[0])))
         made = [self.windows(target, draft, max(1, int(k))) for k in several]
         which = search(like(several, counts), counts[..., None]) - 1
         fields = []
@@ -191,7 +195,51 @@ class Optimal(CanonicalRule):
             for i, part in enumerate(parts[1:], 1):
                 chosen = xp.where(which == i, part, chosen)
             fields.append(chosen)
-        return Windows(*fields), valid
+        return Windows(*fields)
+
+
+_UNITS = 2.0**62  # floats are matched in fixed point: integer sums lose nothing, on any backend and in any order
+
+
+def _matched(xp: Any, off: Array, ahead: Array) -> tuple[Array, Array]:
+    """Running sums (..., V + 1) of off+ and off-, equal wherever `ahead` is zero, the second never above the first."""
+    if is_exact(off):
+        lack = _from_zero(xp, positive_part(xp, off))
+        agreed = lack[..., 1:] - ahead
+    else:
+        # between two touching points both sums grow by the same, but for rounding: the second is stretched to fit
+        place, last = positions(xp, off), off.shape[-1] - 1
+        touching = (ahead == 0) | (place == last)
+        behind = running_maximum(xp, xp.where(touching, place + 1, xp.zeros_like(place)))
+        behind = xp.concat([behind[..., :1] * 0, behind[..., :-1]], axis=-1)
+        after = xp.where(touching, place, xp.full_like(place, last))
+        after = xp.flip(-running_maximum(xp, -xp.flip(after, axis=-1)), axis=-1) + 1
+        units = xp.astype(xp.round(off * _UNITS), xp.int64)
+        lack, given = _whole_sums(xp, units, units > 0), _whole_sums(xp, units, units < 0)
+        grown = [xp.astype(gather(xp, a, after) - gather(xp, a, behind), xp.float64) for a in (lack, given)]
+        stretched = xp.astype(xp.round(off * _UNITS * ratio(xp, grown[0], grown[1], 1)), xp.int64)
+        given = _whole_sums(xp, stretched, units < 0)
+        agreed = xp.minimum(given[..., 1:] + gather(xp, lack - given, after), lack[..., 1:])
+        off = units
+    surplus = running_maximum(xp, xp.concat([lack[..., :1], xp.where(off < 0, agreed, constant(0, off))], axis=-1))
+    return lack, surplus
+
+
+def _whole_sums(xp: Any, units: Array, which: Array) -> Array:
+    sums = xp.cumulative_sum(xp.where(which, abs(units), xp.zeros_like(units)), axis=-1)
+    return xp.concat([sums[..., :1] * 0, sums], axis=-1)
+
+
+def _amount(xp: Any, units: Array) -> Array:
+    """Sums of `_matched` as masses."""
+    return units if is_exact(units) else xp.astype(units, xp.float64) / _UNITS
+
+
+def _part(xp: Any, coin: Array, length: Array) -> Array:
+    """The place of a coin in an interval, as sums of `_matched` count."""
+    if is_exact(length):
+        return coin * length
+    return xp.astype(xp.floor(coin * xp.astype(length, xp.float64)), xp.int64)
 
 
 def _from_zero(xp: Any, weights: Array) -> Array:
@@ -204,7 +252,7 @@ def _number(counts: Array, model: Array) -> Array:
 
 
 def _quadrature(k: int, model: Array) -> list[tuple[Any, Any]]:
-    """Nodes and weights on [0, 1], exact for polynomials of degree k - 1: Gauss in floats, Newton-Cotes in fractions."""
+    """Nodes and weights on [0, 1], exact up to degree k - 1: Gauss for floats, Newton-Cotes for fractions."""
     if not is_exact(model):
         nodes, weights = np.polynomial.legendre.leggauss(k // 2 + 1)
         return [(float(node + 1) / 2, float(weight) / 2) for node, weight in zip(nodes, weights, strict=True)]

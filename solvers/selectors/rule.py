@@ -59,6 +59,7 @@ class Rule(ABC):
     exact: bool = True
     laws: tuple[str, ...] = ("iid",)
     distinct: bool = False  # whether candidates must differ from each other
+    host: bool = False  # whether something is solved for each law pair, away from the device the laws are on
 
     def supports(self, law: DraftLaw) -> bool:
         single = law.k == 1 and law.name in ("iid", "without_replacement", "top_then_sample")
@@ -244,7 +245,7 @@ def _refuse(candidates: Array, good: Array, draft: Array, reason_of: Callable[[i
     elif slot and row[slot - 1] < 0:
         reason = "follows an empty slot"
     else:
-        reason = reason_of(token, masses[token])
+        reason = reason_of(int(token), masses[token])
     where = f"row {lead[0] if len(lead) == 1 else tuple(lead)}, " if lead else ""
     raise CandidateError(f"{where}slot {slot}: candidate {token} {reason} ({int((~good).sum())} such in all)")
 

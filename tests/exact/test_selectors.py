@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from ot_spec import IID, HubPair, TopThenSample, WithoutReplacement, as_exact, output_law
+from ot_spec import IID, HubPair, TopThenSample, WithoutReplacement, as_exact, families, output_law
 from ot_spec.arrays import as_fraction, is_exact
 from ot_spec.errors import CandidateError, OptionError, ShapeError, UnsupportedLawError
 from ot_spec.selector import Selector, acceptance_by_enumeration, as_float, select_law
 from solvers import SELECTORS, get_selector, optimal_acceptance
 from solvers.selectors import KSeq, RRSWithoutReplacement
+from solvers.selectors.k_seq import _tangents
 from solvers.selectors.rule import SequentialRule
 from tests.exact.cases import generated, residual_after
 
@@ -212,6 +213,23 @@ def test_k_seq_acceptance_is_the_overlap_at_the_divisor():
         accepted = selector.acceptance(target, draft, IID(k))
         np.testing.assert_allclose(accepted, np.minimum(rho[:, None] * draft, target).sum(1), atol=1e-13)
         assert (accepted >= (1 - (1 - 1 / k) ** k) * optimal_acceptance(target, draft, IID(k)) - 1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["sparse", "softmax_normal", "dirichlet"])
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 32])
+def test_the_divisor_of_a_device(name, k):
+    """The vectorised tangents: large enough (1 - (1 - beta)^k <= rho beta), and as good as the compiled loop."""
+    target, draft = families.draw(name, 1, 8, 2000)
+    here = KSeq().divisor(target, draft, k)
+    there = _tangents(np, target, draft, k)
+    kept = []
+    for rho in (here, there):
+        overlap = np.minimum(rho[:, None] * draft, target).sum(axis=-1)
+        kept.append(1 - (1 - np.minimum(overlap / rho, 1)) ** k)
+        assert (kept[-1] <= overlap + 2e-14).all()
+        assert ((rho >= 1) & (rho <= k)).all()
+    assert abs(kept[0] - kept[1]).max() < 1e-5
+    assert np.median(abs(kept[0] - kept[1])) < 1e-14
 
 
 def test_disjoint_laws_have_divisor_one():

@@ -675,8 +675,7 @@ def test_the_draft_laws_that_fit():
 
 
 @pytest.mark.parametrize("name", list(SEQUENCE_RULES))
-def test_no_coin_decides_twice(name):
-    """Each coin of its own changes what is committed in some case, and coins are never multiplied or added together."""
+def test_every_coin_decides_something(name):
     rule = get_sequence_rule(name, **({"selector": "rrs"} if name == "spectr" else {}))
     rng = np.random.default_rng(7)
     tree = DraftTree.chain([1, 2])

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ot_spec import IID, TopThenSample, WithoutReplacement, fractions, from_logits, from_probs, output_law, reheated
 from ot_spec.draft_law import DraftLaw
 from ot_spec.law import align, filtered
+from proofs_check.strategies import LAST_COIN, Pair, coins, normalised, pairs, weights
 from solvers import SELECTORS, get_selector, optimal_acceptance, optimal_cut
 from solvers.selectors.rule import SequentialRule
 from tests.faults import mutants as wrong
 from tests.faults.kind import Kind, mutants, ours, recorded
 from tests.faults.mutants import mixed
-from tests.strategies import LAST_COIN, Pair, coins, normalised, pairs, weights
 
 EVERY = {name: get_selector(name) for name in SELECTORS}
 #: The rules that are stated by their tests and a residual: the mutants are made of these.
@@ -135,7 +135,7 @@ def read_chain(case: dict) -> Chain:
 
 
 class Batch(NamedTuple):
-    """Float laws (n, V), coins (n, 3)."""
+    """Float laws (n, V), coins (n, 7): enough for any rule with k = 2."""
 
     target: np.ndarray
     draft: np.ndarray
@@ -223,7 +223,7 @@ def _flat(result) -> list[bytes]:
 def batches(draw: st.DrawFn) -> Batch:
     size, rows = draw(st.integers(3, 5)), draw(st.integers(1, 3))
     target, draft = (from_probs([draw(weights(size)) for _ in range(rows)], check=False) for _ in range(2))
-    return Batch(target, draft, draw(coins((rows, 3))))
+    return Batch(target, draft, draw(coins((rows, 7))))
 
 
 # --- F20 -------------------------------------------------------------------------------------------------------

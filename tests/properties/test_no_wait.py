@@ -86,7 +86,7 @@ def logits(seed: int) -> torch.Tensor:
 
 TARGET, DRAFT = from_logits(logits(1)), from_logits(logits(2))
 DRAFT[5] = TARGET[5]
-COINS = torch.as_tensor(np.random.default_rng(3).random((ROWS, 8)))
+COINS = torch.as_tensor(np.random.default_rng(3).random((ROWS, 9)))
 COINS[0, :4] = 0.0
 COINS[1, :4] = 1 - 2.0**-53
 LAWS = {"iid": IID(3), "without_replacement": WithoutReplacement(3), "top_then_sample": TopThenSample(3)}
@@ -146,7 +146,8 @@ def candidates_for(rule: Any, k: int) -> torch.Tensor:
 
 
 LAWS_OF_3 = (IID(3), WithoutReplacement(3), TopThenSample(3))
-RULES = [(get_selector(name), 1) for name in SELECTORS]
+# those with `host` solve something away from the device
+RULES = [(rule, 1) for rule in map(get_selector, SELECTORS) if not getattr(rule, "host", False)]
 RULES += [(rule, 3) for rule, _ in RULES if any(map(rule.supports, LAWS_OF_3))]
 FLAGGED = list(RULES)
 RULES += [(get_selector("k_seq", rho=3.0), 3), (get_selector("k_seq", rho=1.0), 3)]

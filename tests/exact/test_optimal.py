@@ -1,0 +1,191 @@
+"""The optimal selector: its flow is reachable and optimal, its output law the target, its acceptance the optimum."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+
+from ot_spec import IID, MembershipTransport, TopThenSample, WithoutReplacement, from_logits, output_law
+from ot_spec.errors import UnsupportedLawError
+from ot_spec.selector import acceptance_by_enumeration, as_float, select_law
+from solvers import optimal_acceptance
+from solvers.exact.optimal_flow import optimal_flow
+from solvers.selectors.optimal import Optimal, Windows
+from tests.exact.cases import generated
+
+CASES = generated()
+
+
+@pytest.mark.parametrize("start", range(0, 300, 50))
+def test_the_flow_is_reachable_and_optimal(start):
+    for target, draft, k in CASES[start : start + 50]:
+        for law in (IID(k), WithoutReplacement(k)):
+            flow = optimal_flow(target, draft, law)
+            pick = flow.law()
+            assert pick.sum() == 1
+            assert np.minimum(target, pick).sum() == optimal_acceptance(target, draft, law)
+            problem = MembershipTransport(target, draft, law)
+            for many in range(target.size + 1):
+                for held in combinations(range(target.size), many):
+                    assert sum((pick[i] for i in held), start=target[0] * 0) >= problem.inside(list(held))
+            cut = flow.order[: int(flow.cut)]
+            held = sum((target[i] for i in cut), start=target[0] * 0)
+            assert 1 + held - problem.inside(cut) == optimal_acceptance(target, draft, law)
+            floats = optimal_flow(as_float(target), as_float(draft), law).law()
+            # the order among equal ratios, and so the flow, may differ; its worth may not
+            worth = optimal_acceptance(as_float(target), as_float(draft), law)
+            assert np.minimum(as_float(target), floats).sum() == pytest.approx(worth, abs=1e-13)
+            assert floats.sum() == pytest.approx(1, abs=1e-13)
+
+
+def test_no_flow_is_offered_for_other_laws():
+    law = np.full(4, 0.25)
+    with pytest.raises(UnsupportedLawError, match="no prefix flow is known for candidates of top_then_sample"):
+        optimal_flow(law, law, TopThenSample(2))
+
+
+@pytest.mark.parametrize("start", range(0, 320, 40))
+def test_output_law_and_acceptance_are_exact(start):
+    selector = Optimal()
+    for target, draft, k in CASES[start : start + 40]:
+        law = IID(k)
+        assert (output_law(selector, target, draft, law) == target).all(), (target, draft, k)
+        best = optimal_acceptance(target, draft, law)
+        assert selector.acceptance(target, draft, law) == best
+        assert acceptance_by_enumeration(selector, target, draft, law) == best
+
+
+@pytest.mark.parametrize("start", range(0, 320, 40))
+def test_the_winner_has_the_law_of_the_flow(start):
+    """Strictly more than the output law, which would be right for any pick whose law is known."""
+    selector = Optimal()
+    for target, draft, k in CASES[start : start + 40]:
+        tuples, probs = IID(k).tuples(draft)
+        share, law = selector.picking(target[None], draft[None], tuples, np.ones(tuples.shape, dtype=bool))
+        assert (share.sum(axis=-1) == 1).all()
+        picked = np.full(target.size, target[0] * 0, dtype=object)
+        np.add.at(picked, tuples, probs[:, None] * share)
+        assert (picked == law[0]).all()
+        assert (law[0] == optimal_flow(target, draft, IID(k)).law()).all()
+
+
+@pytest.mark.parametrize("start", range(0, 100, 20))
+def test_select_is_measured_to_be_conditional(start):
+    selector = Optimal()
+    for target, draft, k in CASES[start : start + 20]:
+        tuples, _ = IID(k).tuples(draft)
+        some = tuples[np.random.default_rng(start).permutation(len(tuples))[: {1: 6, 2: 6, 3: 2}.get(k, 1)]]
+        assert (select_law(selector, target, draft, some) == selector.conditional(target, draft, some)).all()
+
+
+def pairs(vocab):
+    """Law pairs at a large vocabulary: peaked, flat, float32 softmax rows, masses down to 1e-300, ties and zeros."""
+    rng = np.random.default_rng(vocab)
+    logits = rng.normal(size=vocab)
+    yield "peaked", from_logits(6 * logits), from_logits(6 * logits + 2 * rng.normal(size=vocab))
+    yield "flat", from_logits(0.1 * logits), from_logits(0.1 * logits + 0.05 * rng.normal(size=vocab))
+    single = [from_logits((3 * logits + s * rng.normal(size=vocab)).astype(np.float32)) for s in (0, 1)]
+    yield "float32", single[0], single[1]
+    tiny = np.exp(-690 * rng.random(vocab)), np.exp(-690 * rng.random(vocab))
+    yield "tiny", tiny[0] / tiny[0].sum(), tiny[1] / tiny[1].sum()
+    weights = rng.integers(0, 4, (2, vocab)).astype(float)
+    yield "ties and zeros", *(weights / weights.sum(axis=1, keepdims=True))
+    yield "equal", single[0], single[0]
+    half = np.arange(vocab) < vocab // 2
+    yield "disjoint", half / half.sum(), ~half / (~half).sum()
+    yield "one-hot draft", single[0], np.eye(1, vocab, 5)[0]
+    yield "one-hot target", np.eye(1, vocab, 5)[0], single[1]
+
+
+def pick_law(windows: Windows, draft: np.ndarray, k: int) -> np.ndarray:
+    """The law of the winner from what is stored, in long doubles: every piece of the two running sums that a token and
+    a partner share is a swap of known probability; windows win by the mass that is really in them."""
+    wide = np.longdouble
+    draft = draft[np.argsort(windows.place)].astype(wide)
+    natural, shift = windows.natural.astype(wide), windows.shift.astype(wide)
+    lack, surplus = windows.lack.astype(wide) / 2**62, windows.surplus.astype(wide) / 2**62
+    vocab = draft.size
+    ends = np.union1d(lack, surplus)
+    middle, length = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+    left = np.minimum(np.searchsorted(lack[1:], middle, side="right"), vocab - 1)
+    right = np.minimum(np.searchsorted(surplus[1:], middle, side="right"), vocab - 1)
+    apart = np.maximum(abs(natural[right] - natural[left]), np.maximum(shift[left], shift[right]))
+    level = {}
+    for token, partner, own in ((left, right, lack), (right, left, surplus)):
+        inside = (middle < own[-1]) & (apart > 0)
+        span = own[token + 1] - own[token]
+        chance = np.where(inside, length / np.where(span > 0, span, 1), 0)
+        chance = chance * shift[token] / np.where(apart > 0, apart, 1)
+        level[id(own)] = (token, partner, chance * draft[token])
+    mass = draft.copy()
+    for token, partner, moved in level.values():
+        np.subtract.at(mass, token, moved)
+        np.add.at(mass, partner, moved)
+    below = np.concatenate([[0], np.cumsum(mass)])
+    below /= below[-1]
+    base = np.where(below[:-1] > 0, below[:-1], 1)
+    wins = np.where(
+        below[:-1] > 0, base**k * np.expm1(k * np.log1p(mass / mass.sum() / base)), (mass / mass.sum()) ** k
+    )
+    rate = wins / np.where(mass > 0, mass, 1)
+    law = draft * rate
+    for token, partner, moved in level.values():
+        np.subtract.at(law, token, moved * rate[token])
+        np.add.at(law, token, moved * rate[partner])
+    out = np.empty(vocab, dtype=wide)
+    out[np.argsort(windows.place)] = law
+    return out
+
+
+def test_pick_law_of_the_test_itself():
+    for target, draft, k in CASES[:40]:
+        floats = as_float(target), as_float(draft)
+        tuples, probs = IID(k).tuples(floats[1])
+        share, _ = Optimal().picking(*floats, tuples, np.ones(tuples.shape, dtype=bool))
+        picked = np.zeros(target.size)
+        np.add.at(picked, tuples, probs[:, None] * share)
+        np.testing.assert_allclose(
+            pick_law(Optimal().windows(*floats, k), floats[1], k).astype(float), picked, atol=1e-14
+        )
+
+
+@pytest.mark.parametrize("k", [1, 2, 4, 8, 32, 64])
+def test_full_vocabulary(k):
+    vocab = 151_936
+    for name, target, draft in pairs(vocab):
+        windows = Optimal().windows(target, draft, k)
+        for field in windows:
+            assert np.isfinite(field).all(), (name, k)
+        best = optimal_acceptance(target, draft, IID(k))
+        assert np.minimum(target, windows.law).sum() == pytest.approx(best, abs=1e-10), (name, k)
+        picked = pick_law(windows, draft, k)
+        sure = windows.law <= target  # as select compares: coin * law < target
+        keep = np.where(sure, target > 0, target / np.where(windows.law > 0, windows.law, 1))
+        residual = np.maximum(target - windows.law, 0)
+        residual = residual / residual.sum() if residual.sum() > 0 else target
+        out = picked * keep + (1 - (picked * keep).sum()) * residual
+        assert abs(out - target).sum() / 2 < 1e-12, (name, k)
+        assert (out[target == 0] == 0).all(), (name, k)
+
+
+def test_backends_and_batches_agree():
+    rng = np.random.default_rng(0)
+    target, draft = rng.dirichlet(np.full(500, 0.1), 6), rng.dirichlet(np.full(500, 0.1), 6)
+    selector = Optimal()
+    for k in (1, 2, 5):
+        candidates = IID(k).sample(draft, rng.random((6, k))).tokens
+        candidates[2, k - 1 :] = -1
+        coins = rng.random((6, selector.coins(k)))
+        here = selector.select(target, draft, candidates, coins)
+        there = selector.select(*(torch.tensor(a) for a in (target, draft, candidates, coins)))
+        assert there.valid.all()
+        assert (here.token == there.token.numpy()).all()
+        single = [selector.select(*(a[i] for a in (target, draft, candidates, coins))).token for i in range(6)]
+        assert here.token.tolist() == [int(t) for t in single]
+        stated = selector.conditional(target, draft, candidates)
+        there = selector.conditional(*(torch.tensor(a) for a in (target, draft, candidates)))
+        np.testing.assert_allclose(there, stated, atol=1e-13)
+        np.testing.assert_allclose(stated.sum(axis=-1), 1, atol=1e-13)
