@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures
 	$(BIN)/ot-spec capture --tokens 8 --out out/demo/captured
-	$(BIN)/ot-spec gap --captured out/demo/captured --limit 16 \
+	$(BIN)/ot-spec gap --captured out/demo/captured --limit 48 --jobs $(JOBS) \
 	  --family dirichlet --family zipf --family softmax_normal --rows 16 --worst-case --out out/demo/gap
 	@echo "laws: out/demo/captured   tables and pictures: out/demo/gap"
 

@@ -59,8 +59,12 @@ def optimal_flow(target: Any, draft: Any, law: DraftLaw) -> Flow:
     xp = namespace(target, draft)
     order = law.prefix_order(target, draft)
     assert order is not None
-    wanted, drafted = gather(xp, target, order), gather(xp, draft, order)
-    inside = law.inside(draft, order)
+    return flow_along(gather(xp, target, order), gather(xp, draft, order), order, law.inside(draft, order), law)
+
+
+def flow_along(wanted: Array, drafted: Array, order: Array, inside: Array, law: DraftLaw) -> Flow:
+    """`optimal_flow` of target and draft masses (..., V) that are in order already; also for classes of tokens."""
+    xp = namespace(wanted)
     steps = _increments(xp, drafted, inside, law)
     # summed from its increments, so that a fall of psi is one of target over Q and not of rounding
     psi = running_sum(xp, steps - wanted)
@@ -91,13 +95,14 @@ def running_maximum(xp: Any, values: Array) -> Array:
 
 
 def _increments(xp: Any, drafted: Array, inside: Array, law: DraftLaw) -> Array:
-    """Q(first i) - Q(first i - 1). i.i.d.: D^k expm1(k log1p(d/D)) with D the mass before, d^k at D = 0."""
+    """Q(first i) - Q(first i - 1). i.i.d.: D^k expm1(k log1p(d/D)) with D the mass before, (D + d)^k - D^k at d > D."""
     steps = inside[..., 1:] - inside[..., :-1]
     if is_exact(steps) or not isinstance(law, IID) or law.name != "iid":
         return positive_part(xp, steps)
     sums = cumulative(xp, drafted)
     before = xp.concat([sums[..., :1] * 0, sums[..., :-1]], axis=-1)
-    some = before > 0
-    base = xp.where(some, before, constant(1, before))
-    grown = base**law.k * xp.expm1(law.k * xp.log1p(drafted / base))
-    return xp.where(some, grown, drafted**law.k)
+    little = (before > 0) & (drafted <= before)
+    base = xp.where(little, before, constant(1, before))
+    share = xp.where(little, drafted, constant(0, drafted)) / base
+    grown = base**law.k * xp.expm1(law.k * xp.log1p(share))
+    return xp.where(little, grown, (before + drafted) ** law.k - before**law.k)

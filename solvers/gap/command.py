@@ -265,6 +265,9 @@ def _case_table(cases: list[WorstCase]) -> Table:
     headings = "selector", "draft law", "k", "of optimum", "guaranteed", "target", "draft"
     view = _view("worst law pairs found", headings)
     for case in cases:
+        if case.ratio > 1 - 1e-9:  # no pair found on which it loses: there is none to show
+            view.add_row(case.selector, case.law, str(case.k), f"{100 * case.ratio:.2f} %", "", "none found", "")
+            continue
         pair = case.target, case.draft
         masses = (" ".join(f"{m:.2f}" for m in law[:3]) + " .." * (len(law) > 3) for law in pair)
         shown = f"{100 * case.guarantee:.2f} %" if case.selector == "k_seq" else ""

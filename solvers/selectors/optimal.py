@@ -28,6 +28,7 @@ from ot_spec.arrays import (
     cumulative,
     gather,
     is_exact,
+    is_numpy,
     like,
     may_wait,
     namespace,
@@ -41,16 +42,23 @@ from ot_spec.arrays import (
     total,
 )
 from ot_spec.draft_law import IID, DraftLaw
-from solvers.exact.optimal_flow import optimal_flow, running_maximum
+from ot_spec.errors import OptionError
+from ot_spec.selector import Selection, acceptance_by_enumeration
+from solvers.exact.histogram import PER_DOUBLING, class_edges, histogram, spread
+from solvers.exact.optimal_flow import flow_along, optimal_flow, running_maximum
 from solvers.selectors.canonical import CanonicalRule, Picking
-from solvers.selectors.rule import excess, laws_valid, overlap
+from solvers.selectors.rule import BLOCK, excess, laws_valid, overlap
+
+_ENUMERATED = 20_000
 
 
 class Windows(NamedTuple):
     """A prepared law pair; arrays along the order of target/draft, (..., V), unless said otherwise.
 
-    place: position of each token id. natural: n, wins a unit of mass in a window. shift: |m - n|. lack, surplus:
+    place: window of each token id. natural: n, wins a unit of mass in a window. shift: |m - n|. lack, surplus:
     running sums (..., V + 1) of (f - q)+ and (q - f)+, in fixed point of 2^-62 beside floats. law: f by token id.
+    For windows that several tokens share: tilt, mean, most: a token's own shift is the window's plus (minus, where it
+    gives) tilt * (target/draft - mean), `most` at most.
     """
 
     place: Array
@@ -59,6 +67,9 @@ class Windows(NamedTuple):
     lack: Array
     surplus: Array
     law: Array
+    tilt: Array | None = None
+    mean: Array | None = None
+    most: Array | None = None
 
 
 class Optimal(CanonicalRule):
@@ -68,6 +79,11 @@ class Optimal(CanonicalRule):
     and the residual. `conditional` integrates the level laws: polynomials of degree k - 1 in each window, by a
     quadrature that is exact for them. Fractions stay fractions.
 
+    classes: None for a window a token. A power of two c puts tokens whose target/draft agree to a factor of about
+    2^(1/c) into one window, without sorting: still exact, at a small loss of acceptance, since tokens that share a
+    window may still swap out of it each at its own rate. `acceptance` then is that of the kept picks where there are
+    too many tuples to enumerate; a residual draw that happens to be a candidate comes on top.
+
     >>> from ot_spec import as_exact
     >>> Optimal().acceptance(as_exact([0.5, 0.5]), as_exact([0.75, 0.25]), IID(2))
     Fraction(15, 16)
@@ -75,26 +91,60 @@ class Optimal(CanonicalRule):
 
     name = "optimal"
 
+    def __init__(self, classes: int | None = None):
+        if classes is not None and classes not in PER_DOUBLING:
+            raise OptionError(f"classes must be None or one of {', '.join(map(str, PER_DOUBLING))}, got {classes}")
+        self.classes = classes
+
     def coins(self, k: int) -> int:
         """2 k + 3: a partner and a swap for each candidate, the tie, the test and the residual."""
         return 2 * k + 3
 
     def _acceptance(self, target: Array, draft: Array, law: DraftLaw) -> Array:
+        single = is_numpy(target) and target.size == draft.size == target.shape[-1]
+        if self.classes is not None and single and law.size(draft.reshape(-1)).tuples <= _ENUMERATED:
+            value = acceptance_by_enumeration(self, target.reshape(-1), draft.reshape(-1), law)
+            return np.full(target.shape[:-1], value, dtype=target.dtype)[()]
         return overlap(namespace(target), target, self.windows(target, draft, law.k).law)
 
+    def _by_blocks(self, step: int, *arrays: Array) -> Selection:
+        # classes are few: all rows at once, and only what is V-sized in blocks (`_fallen`)
+        return super()._by_blocks(step, *arrays) if self.classes is None else self._select(*arrays)
+
+    def _fallen(self, xp: Any, target: Array, law: Array, coins: Array) -> Array:
+        """A token of the residual (target - law)+ for each row."""
+        lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(law.shape[:-1]), tuple(coins.shape[:-1]))
+        step = max(1, BLOCK // target.shape[-1])
+        if self.classes is None or not may_wait(target) or len(lead) != 1 or lead[0] <= step:
+            return pick(or_else(xp, excess(xp, target, law), target), coins)[..., 0]
+        parts = [xp.broadcast_to(a, (*lead, a.shape[-1])) for a in (target, law, coins)]
+        rows = [[a[start : start + step] for a in parts] for start in range(0, lead[0], step)]
+        return xp.concat([pick(or_else(xp, excess(xp, t, f), t), c)[..., 0] for t, f, c in rows], axis=0)
+
     def windows(self, target: Array, draft: Array, k: int) -> Windows:
-        """The preparation: one sort, five running sums."""
+        """The preparation: one sort, or one histogram, then running sums."""
         xp = namespace(target)
-        flow = optimal_flow(target, draft, IID(k))
-        drafted = gather(xp, draft, flow.order)
+        if self.classes is None:
+            flow = optimal_flow(target, draft, IID(k))
+            place, drafted = xp.argsort(flow.order, axis=-1, stable=True), gather(xp, draft, flow.order)
+        else:
+            place, wanted, drafted = histogram(target, draft, self.classes)
+            order = positions(xp, drafted)
+            flow = flow_along(wanted, drafted, order, IID(k).inside(drafted, order), IID(k))
         natural = ratio(xp, flow.steps, drafted, 0)
         off = flow.pick - flow.steps if k > 1 else flow.pick * 0  # one candidate leaves no choice
         lack, surplus = _matched(xp, off, flow.ahead[..., 1:])
         # the law of the winner, from the very numbers that select compares
         more, less = (_amount(xp, a[..., 1:] - a[..., :-1]) for a in (lack, surplus))
         law = positive_part(xp, flow.steps + more - less)
-        place = xp.argsort(flow.order, axis=-1, stable=True)
-        return Windows(place, natural, ratio(xp, more + less, drafted, 0), lack, surplus, gather(xp, law, place))
+        shift = ratio(xp, more + less, drafted, 0)
+        if self.classes is None:
+            return Windows(place, natural, shift, lack, surplus, gather(xp, law, place))
+        mean = ratio(xp, wanted, drafted, 0)
+        tilt, most = _tilt(xp, natural, shift, mean, lack, surplus, class_edges(target, draft, place, self.classes))
+        rest = ratio(xp, law, drafted, 0) - tilt * mean
+        law = positive_part(xp, spread(tilt, place, target) + spread(rest, place, draft))
+        return Windows(place, natural, shift, lack, surplus, law, tilt, mean, most)
 
     def _chosen(
         self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
@@ -106,7 +156,8 @@ class Optimal(CanonicalRule):
         valid = valid & laws_valid(target, draft)
         windows = self._windows(target, draft, filled)
         own = gather(xp, windows.place, tokens)
-        level = self._swapped(xp, windows, own, coins[..., :k], coins[..., k : 2 * k])
+        share = ratio(xp, gather(xp, target, tokens), gather(xp, draft, tokens), 0)
+        level = self._swapped(xp, windows, own, share, coins[..., :k], coins[..., k : 2 * k])
         level = xp.where(filled, level, xp.full_like(level, -1))
         top = xp.max(level, axis=-1, keepdims=True)
         tied = level == top
@@ -117,11 +168,11 @@ class Optimal(CanonicalRule):
         winner = gather(xp, tokens, slot)
         kept = coins[..., 2 * k + 1 : 2 * k + 2] * gather(xp, windows.law, winner) < gather(xp, target, winner)
         kept = kept[..., 0] & (top[..., 0] >= 0)
-        fallen = pick(or_else(xp, excess(xp, target, windows.law), target), coins[..., 2 * k + 2 :])[..., 0]
+        fallen = self._fallen(xp, target, windows.law, coins[..., 2 * k + 2 :])
         return xp.where(kept, winner[..., 0], fallen), valid
 
-    def _swapped(self, xp: Any, windows: Windows, own: Array, partner: Array, swap: Array) -> Array:
-        """The window that each candidate plays in."""
+    def _swapped(self, xp: Any, windows: Windows, own: Array, share: Array, partner: Array, swap: Array) -> Array:
+        """The window that each candidate plays in; share: its target/draft."""
         low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
         down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
         lacks = high > low
@@ -134,9 +185,10 @@ class Optimal(CanonicalRule):
         )
         other = xp.where(other > last, xp.full_like(other, last), other)
         here, there = gather(xp, windows.natural, own), gather(xp, windows.natural, other)
-        shift = gather(xp, windows.shift, own)
+        shift = _own_shift(xp, windows, own, share, lacks)
         # rounding could make a shift larger than the distance; the larger of the three keeps both sides of a swap equal
-        apart = xp.maximum(abs(there - here), xp.maximum(shift, gather(xp, windows.shift, other)))
+        most = windows.shift if windows.most is None else windows.most
+        apart = xp.maximum(abs(there - here), xp.maximum(gather(xp, most, own), gather(xp, most, other)))
         return xp.where(swap * apart < shift, other, own)
 
     def picking(self, target: Array, draft: Array, tokens: Array, filled: Array) -> Picking:
@@ -144,7 +196,10 @@ class Optimal(CanonicalRule):
         windows = self._windows(target, draft, filled)
         k = tokens.shape[-1]
         own = gather(xp, windows.place, tokens)
-        levels = [self._level_law(xp, windows, own[..., slot], filled[..., slot]) for slot in range(k)]
+        share = ratio(xp, gather(xp, target, tokens), gather(xp, draft, tokens), 0)
+        levels = [
+            self._level_law(xp, windows, own[..., slot], share[..., slot], filled[..., slot]) for slot in range(k)
+        ]
         before = [_from_zero(xp, level)[..., :-1] for level in levels]
         empty = [xp.where(filled[..., slot : slot + 1], constant(0, target), constant(1, target)) for slot in range(k)]
         shares = [constant(0, target)] * k
@@ -160,9 +215,9 @@ class Optimal(CanonicalRule):
                 ahead = ahead * beaten[slot]
         return Picking(xp.stack(shares, axis=-1), windows.law)
 
-    def _level_law(self, xp: Any, windows: Windows, own: Array, there: Array) -> Array:
+    def _level_law(self, xp: Any, windows: Windows, own: Array, share: Array, there: Array) -> Array:
         """P(a candidate at place `own` (...) plays in each window), (..., V); zeros for a slot that is not filled."""
-        own = own[..., None]
+        own, share = own[..., None], share[..., None]
         low, high = gather(xp, windows.lack, own), gather(xp, windows.lack, own + 1)
         down, up = gather(xp, windows.surplus, own), gather(xp, windows.surplus, own + 1)
         zero = constant(0, windows.natural)
@@ -172,8 +227,11 @@ class Optimal(CanonicalRule):
             xp.minimum(up, windows.lack[..., 1:]) - xp.maximum(down, windows.lack[..., :-1]),
         )
         shared = positive_part(xp, _amount(xp, shared))
-        shift = gather(xp, windows.shift, own)
-        apart = xp.maximum(abs(windows.natural - gather(xp, windows.natural, own)), xp.maximum(windows.shift, shift))
+        shift = _own_shift(xp, windows, own, share, high > low)
+        most = windows.shift if windows.most is None else windows.most
+        apart = xp.maximum(
+            abs(windows.natural - gather(xp, windows.natural, own)), xp.maximum(most, gather(xp, most, own))
+        )
         # a share of the token's interval, times the chance to swap with that partner
         away = ratio(xp, shared * shift, apart * _amount(xp, (high - low) + (up - down)), 0)
         stays = positive_part(xp, 1 - total(xp, away, keepdims=True))
@@ -191,11 +249,39 @@ class Optimal(CanonicalRule):
         which = search(like(several, counts), counts[..., None]) - 1
         fields = []
         for parts in zip(*made, strict=True):
+            if parts[0] is None:
+                break
             chosen = parts[0]
             for i, part in enumerate(parts[1:], 1):
                 chosen = xp.where(which == i, part, chosen)
             fields.append(chosen)
         return Windows(*fields)
+
+
+def _own_shift(xp: Any, windows: Windows, own: Array, share: Array, lacks: Array) -> Array:
+    shift = gather(xp, windows.shift, own)
+    if windows.tilt is None or windows.mean is None:
+        return shift
+    lean = gather(xp, windows.tilt, own) * (share - gather(xp, windows.mean, own))
+    return positive_part(xp, shift + xp.where(lacks, lean, -lean))
+
+
+def _tilt(
+    xp: Any, natural: Array, shift: Array, mean: Array, lack: Array, surplus: Array, edges: tuple[Array, Array]
+) -> tuple[Array, Array]:
+    """How far the tokens of a window may have shifts of their own, 0 to 1, so that none is negative or longer than the
+    way to the nearest partner; and the longest shift there."""
+    lacks, last = lack[..., 1:] > lack[..., :-1], natural.shape[-1] - 1
+    one = 0 * lack[..., :1] + 1 if not is_exact(lack) else 0 * lack[..., :1]
+    nearest = xp.where(lacks, search(surplus[..., 1:], lack[..., :-1]), search(lack[..., 1:], surplus[..., 1:] - one))
+    nearest = xp.where(nearest > last, xp.full_like(nearest, last), nearest)
+    room = positive_part(xp, abs(gather(xp, natural, nearest) - natural) - shift)
+    below, above = positive_part(xp, mean - edges[0]), positive_part(xp, edges[1] - mean)
+    longer, shorter = xp.where(lacks, above, below), xp.where(lacks, below, above)
+    tilt = xp.minimum(ratio(xp, shift, shorter, 1), ratio(xp, room, longer, 1))
+    tilt = xp.where(shift > 0, xp.minimum(tilt, constant(1, tilt)), constant(0, tilt))
+    # a window without an upper edge does not tilt
+    return tilt, shift + xp.where(tilt > 0, tilt * xp.where(tilt > 0, longer, constant(0, tilt)), constant(0, tilt))
 
 
 _UNITS = 2.0**62  # floats are matched in fixed point: integer sums lose nothing, on any backend and in any order

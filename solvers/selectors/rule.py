@@ -31,7 +31,7 @@ from ot_spec.errors import CandidateError, ShapeError
 from ot_spec.law import as_exact, from_probs
 from ot_spec.selector import Selection, first_match, require_support
 
-_BLOCK = 1 << 18  # entries of a block of rows on a CPU
+BLOCK = 1 << 18  # entries of a block of rows on a CPU
 
 
 class Tests(NamedTuple):
@@ -112,7 +112,7 @@ class Rule(ABC):
         if is_exact(target) and target.ndim == draft.ndim == candidates.ndim == coins.ndim == 1:
             return Selection(*(a[0] for a in self.select(target[None], draft[None], candidates[None], coins[None])))
         if may_wait(target) and target.ndim == draft.ndim == candidates.ndim == coins.ndim == 2:
-            step = max(1, _BLOCK // target.shape[-1])
+            step = max(1, BLOCK // target.shape[-1])
             if len(target) == len(draft) == len(candidates) == len(coins) > step:
                 return self._by_blocks(step, target, draft, candidates, coins)
         return self._select(target, draft, candidates, coins)
