@@ -106,9 +106,11 @@ def check_coins(coins: Array) -> None:
 
 
 def ratio(xp: Any, top: Array, bottom: Array, otherwise: Any) -> Array:
-    """top / bottom where bottom > 0, `otherwise` elsewhere; never divides by zero."""
+    """top / bottom where bottom > 0, `otherwise` elsewhere; never divides by zero. Infinite past the largest float."""
     positive = bottom > 0
-    return xp.where(positive, top / xp.where(positive, bottom, constant(1, bottom)), _full(xp, otherwise, bottom))
+    with np.errstate(over="ignore"):
+        shares = top / xp.where(positive, bottom, constant(1, bottom))
+    return xp.where(positive, shares, _full(xp, otherwise, bottom))
 
 
 def _full(xp: Any, value: Any, model: Array) -> Any:
@@ -249,5 +251,4 @@ def order_by_ratio(top: Array, bottom: Array) -> Array:
     if is_exact(bottom):
         unbounded = 1 + max((t / b for t, b in np.broadcast(top, bottom) if b > 0), default=0)
         return xp.argsort(ratio(xp, top, bottom, unbounded), axis=-1, stable=True)
-    with np.errstate(over="ignore"):
-        return xp.argsort(ratio(xp, top, bottom, float("inf")), axis=-1, stable=True)
+    return xp.argsort(ratio(xp, top, bottom, float("inf")), axis=-1, stable=True)

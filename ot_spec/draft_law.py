@@ -261,7 +261,7 @@ class WithoutReplacement(IID):
         probs = np.ones(len(tokens), dtype=law.dtype)
         for slot in range(many):
             chosen = tokens[:, slot]
-            probs = probs * law[chosen] / left.sum(axis=1)
+            probs = probs * (law[chosen] / left.sum(axis=1))  # in this order small masses keep their digits
             left[np.arange(len(tokens)), chosen] = constant(0, law)
         return np.pad(tokens, ((0, 0), (0, self.k - many)), constant_values=-1), probs
 
@@ -282,7 +282,7 @@ class WithoutReplacement(IID):
             left = every - masses[:, held].sum(axis=1) if is_exact(law) else _complement(law, chosen[:, held])
             for slot in range(many):
                 if not bits >> slot & 1:
-                    first[:, bits | 1 << slot] += first[:, bits] * masses[:, slot] / left
+                    first[:, bits | 1 << slot] += first[:, bits] * (masses[:, slot] / left)
         members = np.pad(chosen, ((0, 0), (0, self.k - many)), constant_values=-1)
         return members, first[:, -1].copy()
 
@@ -294,12 +294,12 @@ class WithoutReplacement(IID):
         return _by_rows(self._inside_row, draft, order)
 
     def _inside_row(self, draft: np.ndarray, order: np.ndarray) -> np.ndarray:
-        rates = draft[order.astype(np.int64)]
+        rates = kernels.measurable(draft)[order.astype(np.int64)]
         support = np.concatenate([[0], np.cumsum(rates > 0)])
         if support[-1] <= self.k:  # every token of the support is a candidate
             return (support == support[-1]).astype(np.float64)
         beyond = np.concatenate([np.cumsum(rates[::-1])[::-1], [0.0]])
-        times = kernels.nodes(beyond[beyond > 0].min(), -12.0)
+        times = kernels.nodes(beyond[beyond > 0].min(), -12.0 - math.log(beyond[0]))
         inside = kernels.prefix_inside(rates, beyond, self.k, times, kernels.STEP)
         return np.maximum.accumulate(inside)
 
@@ -312,9 +312,9 @@ class WithoutReplacement(IID):
 
     def _contains_row(self, draft: np.ndarray) -> np.ndarray:
         included = (draft > 0).astype(np.float64)
-        rates = draft[draft > 0]
+        rates = kernels.measurable(draft[draft > 0])
         if rates.size > self.k:
-            times = kernels.nodes(rates.min(), -40.0)
+            times = kernels.nodes(rates.min(), -40.0 - math.log(rates.sum()))
             included[draft > 0] = kernels.inclusion(rates, self.k, times, kernels.STEP)
         return included
 

@@ -20,6 +20,12 @@ def nodes(smallest_rate: float, lowest: float) -> np.ndarray:
     return np.exp(np.arange(lowest, math.log(40.0) - math.log(smallest_rate) + STEP, STEP))
 
 
+def measurable(rates: np.ndarray) -> np.ndarray:
+    """The rates in a unit of time in which even the slowest clock rings at a finite one: a subnormal mass needs it."""
+    slowest = rates.min(initial=1.0, where=rates > 0)
+    return rates if slowest > 1e-290 else rates * 2.0**80
+
+
 @numba.njit(cache=True, error_model="numpy")
 def _rung(rate_time: float) -> float:  # 1 - e^-x without cancellation
     if rate_time < 1e-3:

@@ -7,16 +7,15 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-# `fast` and `ci` draw the same cases on every run; `deep` draws new ones. The speed of the machine decides no
-# verdict: no deadline, and no complaint about slow generation.
-_COMMON = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("fast", _COMMON, derandomize=True, max_examples=40)
-settings.register_profile("ci", _COMMON, derandomize=True, max_examples=150)
-settings.register_profile("deep", _COMMON, max_examples=3000, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "fast"))
+import proofs_check.strategies  # noqa: F401  (registers the profiles)
 
+# `fast` and `ci` draw the same cases on every run; `deep` draws new ones.
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "fast")
+settings.load_profile(f"ot-spec-{PROFILE}")
+
+DEEP = PROFILE == "deep"
 BENCHMARKS = Path(__file__).with_name("benchmarks")
 _DESELECTED = pytest.StashKey[dict[str, str]]()
 
@@ -29,10 +28,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     named = [(config.invocation_params.dir / arg.partition("::")[0]).resolve() for arg in config.args]
     if any(path.is_relative_to(BENCHMARKS) for path in named):
         return
-    benchmarks = [item for item in items if item.path.is_relative_to(BENCHMARKS)]
-    if benchmarks:
-        items[:] = [item for item in items if not item.path.is_relative_to(BENCHMARKS)]
-        config.hook.pytest_deselected(items=benchmarks)
+    left = [item for item in items if item.path.is_relative_to(BENCHMARKS) or (not DEEP and _deep(item))]
+    if left:
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=left)
+
+
+def _deep(item: pytest.Item) -> bool:
+    return item.get_closest_marker("deep") is not None
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -41,6 +44,8 @@ def pytest_deselected(items: list[pytest.Item]) -> None:
         reason = f"not chosen by '{chosen}'" if chosen else "named by --deselect"
         if item.path.is_relative_to(BENCHMARKS):
             reason = "a benchmark, which runs alone: make bench"
+        elif not DEEP and _deep(item):
+            reason = "a long search: make deep"
         item.config.stash[_DESELECTED][item.nodeid] = reason
 
 
@@ -56,6 +61,29 @@ def pytest_testnodedown(node) -> None:
 
 
 def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    _summarise_faults(terminalreporter)
+    _summarise_what_did_not_run(terminalreporter, config)
+
+
+def _summarise_faults(terminalreporter) -> None:
+    """Tier by fault: whether the audit said what it must, how long it took, and the smallest counter-example."""
+    rows = [
+        {**dict(report.user_properties)["audited"], "passed": outcome == "passed"}
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        if "audited" in dict(getattr(report, "user_properties", ()))
+    ]
+    if not rows:
+        return
+    terminalreporter.section("known rules under audit")
+    for row in sorted(rows, key=lambda row: (row["tier"], int(row["fault"][1:]), row["rule"])):
+        terminalreporter.line(
+            f"{row['tier']:<12}{row['fault']:<6}{row['rule']:<32}{row['verdict']:<18}"
+            f"{'' if row['passed'] else 'WRONG '}{row['seconds']:>6.2f} s  {row['counter-example']}".rstrip()
+        )
+
+
+def _summarise_what_did_not_run(terminalreporter, config: pytest.Config) -> None:
     """Name every test that did not run, by reason: a skip is not a pass."""
     reasons = defaultdict(list)
     for nodeid, reason in config.stash[_DESELECTED].items():

@@ -14,12 +14,19 @@ import torch
 
 from ot_spec import IID, HubPair, WithoutReplacement, cli
 from ot_spec.errors import LawError, OptionError
-from proofs_check import Case, audit
+from proofs_check import Case, CounterExample, Report, audit
 from proofs_check.cases import one_step, prefixes, sequences, shrink
 from proofs_check.subjects import FunctionSubject
 from proofs_check.tiers import ExactJudge
 from solvers import get_selector
 from solvers.selectors.rrs import RRS
+
+
+def fault(report: Report) -> CounterExample:
+    """The counter-example of a report that must have one."""
+    assert report.counterexample is not None, report
+    return report.counterexample
+
 
 # --- rules ---------------------------------------------------------------------------------------------------------
 
@@ -118,22 +125,23 @@ def test_a_right_rule_is_lossless_and_a_wrong_one_is_named_with_its_law():
     assert (report.verdict, report.tier, report.cases, report.passed) == ("lossless", "exact", 60, True)
     assert report.acceptance is not None and report.acceptance[0] == pytest.approx(float(report.acceptance[1]))
     report = audit(from_target, k=1)
-    found = report.counterexample
-    assert report.verdict == "biased" and not report.passed and found is not None
+    found = fault(report)
+    assert report.verdict == "biased" and not report.passed
+    assert found.law is not None and found.expected is not None and found.tv is not None
     assert found.tv == report.tv == found.law.tv(found.expected) > 0
     assert sum(found.law.values()) == 1
     assert found.case.vocab == 2, "a bias that two tokens show"
 
 
 def test_the_counter_example_cannot_be_made_smaller():
-    case = audit(from_target, k=1).counterexample.case
+    case = fault(audit(from_target, k=1)).case
     assert all(audit(from_target, k=1, cases=[other]).passed for other in case.smaller())
 
 
 def test_rrs_on_distinct_candidates_is_refuted_by_three_tokens():
     report = audit(get_selector("rrs"), k=2, law=WithoutReplacement(2))
-    assert report.counterexample.case == Case((1, 0, 1), (0, 2, 1), k=2)
-    assert report.counterexample.law == {0: F(1, 6), 2: F(5, 6)}
+    assert fault(report).case == Case((1, 0, 1), (0, 2, 1), k=2)
+    assert fault(report).law == {0: F(1, 6), 2: F(5, 6)}
 
 
 def test_the_sampled_law_is_judged_and_not_the_declared_one():
@@ -146,7 +154,7 @@ def test_the_sampled_law_is_judged_and_not_the_declared_one():
     for sampler in (WithoutReplacement(2), distinct):
         report = audit(recursive, k=2, draft_sampler=sampler)
         assert report.verdict == "biased", sampler
-        assert report.counterexample.case.vocab <= 4
+        assert fault(report).case.vocab <= 4
     assert (
         audit(get_selector("rrs_without_replacement"), k=2, law=WithoutReplacement(2), cases=30).verdict == "lossless"
     )
@@ -157,7 +165,7 @@ def test_a_lossy_rule_is_held_against_what_it_declares():
     report = audit(mixture, k=1, declared=half)
     assert (report.verdict, report.passed) == ("lossy as declared", True)
     report = audit(coupled, k=1, declared=half)
-    assert report.verdict == "biased" and "declared law" in report.counterexample.message
+    assert report.verdict == "biased" and "declared law" in fault(report).message
     assert audit(coupled, k=1, declared=lambda target, draft: target).verdict == "lossless"
 
 
@@ -245,24 +253,24 @@ def raises(target, draft, candidates, rng):
 )
 def test_what_no_law_can_excuse_is_a_finding(rule, words):
     report = audit(rule, k=2)
-    assert report.verdict == "biased" and words in report.counterexample.message
-    assert report.counterexample.law is None
+    assert report.verdict == "biased" and words in fault(report).message
+    assert fault(report).law is None
 
 
 @pytest.mark.parametrize(
     ("rule", "kind", "words"),
     [
-        (lambda targets, drafts, tokens, rng: [], "chain", "commits 0 tokens of 2"),
-        (lambda targets, drafts, tokens, rng: [0] * 4, "chain", "commits 4 tokens of 2"),
+        (lambda targets, drafts, tokens, rng: [], "chain", "commits 0 tokens of"),
+        (lambda targets, drafts, tokens, rng: [0] * 4, "chain", "commits 4 tokens of"),
         (lambda targets, drafts, tokens, rng: [-1, 0], "chain", "commits -1"),
         (lambda targets, drafts, tokens, rng: tokens.fill(0) or [0], "tree", "changes its inputs"),
-        (lambda target, draft, prompt, length, rng: [0], "decoder", "returns 1 tokens where 2"),
+        (lambda target, draft, prompt, length, rng: [0] * (length + 1), "decoder", "tokens where"),
         (lambda target, draft, prompt, length, rng: [9] * length, "decoder", "returns 9, which is not one"),
     ],
 )
 def test_sequences_that_cannot_be(rule, kind, words):
     report = audit(rule, kind=kind)
-    assert report.verdict == "biased" and words in report.counterexample.message
+    assert report.verdict == "biased" and words in fault(report).message
 
 
 def test_selectors_whose_two_readings_differ():
@@ -271,7 +279,7 @@ def test_selectors_whose_two_readings_differ():
             return super().select(target, draft, candidates, coins)._replace(token=candidates[..., 0])
 
     report = audit(Stubborn(), k=2)
-    assert report.verdict == "biased" and "conditional and select disagree" in report.counterexample.message
+    assert report.verdict == "biased" and "conditional and select disagree" in fault(report).message
 
 
 # --- kinds -----------------------------------------------------------------------------------------------------------
@@ -281,7 +289,7 @@ def test_selectors_whose_two_readings_differ():
 def test_chains(length):
     assert audit(chain, kind="chain", length=length).verdict == "lossless"
     report = audit(forgetful_chain, kind="chain", length=length)
-    assert report.verdict == "biased" and report.counterexample.case.vocab == 2
+    assert report.verdict == "biased" and fault(report).case.vocab == 2
 
 
 def test_padding_with_minus_one_is_no_token():
@@ -296,7 +304,7 @@ def test_trees():
     assert audit(first_path, kind="tree", k=2, length=1).verdict == "lossless"
     report = audit(greedy_path, kind="tree", k=2, length=1)
     assert report.verdict == "biased"
-    assert audit(greedy_path, kind="tree", k=2, length=1, cases=[report.counterexample.case]).verdict == "biased"
+    assert audit(greedy_path, kind="tree", k=2, length=1, cases=[fault(report).case]).verdict == "biased"
 
 
 def test_trees_whose_sequences_are_drawn_otherwise():
@@ -317,7 +325,7 @@ def test_trees_whose_sequences_are_drawn_otherwise():
 def test_decoders():
     assert audit(decoder, kind="decoder", length=2).verdict == "lossless"
     report = audit(draft_decoder, kind="decoder", length=2)
-    assert report.verdict == "biased" and report.counterexample.case.vocab == 2
+    assert report.verdict == "biased" and fault(report).case.vocab == 2
 
 
 # --- the report ----------------------------------------------------------------------------------------------------
@@ -390,10 +398,7 @@ def test_a_report_as_plain_values():
     report = audit(from_target, k=1)
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["verdict"] == "biased"
-    assert (
-        Case(**{n: plain["counterexample"][n] for n in ("target", "draft", "k", "length")})
-        == report.counterexample.case
-    )
+    assert Case(**{n: plain["counterexample"][n] for n in ("target", "draft", "k", "length")}) == fault(report).case
     assert plain["counterexample"]["test"] == report.as_test()
     assert json.loads(json.dumps(audit(coupled, k=1).as_dict()))["counterexample"] is None
 
@@ -438,7 +443,8 @@ def test_cases_are_small_whole_weights():
         Case((0, 0), (1, 1))
     with pytest.raises(OptionError, match="1 rows for 3 prefixes"):
         Case(((1, 1),), ((1, 1),), length=1)
-    case = Case(np.array([1, 3]), [2, 2], k=2)
+    rows: list = [np.array([1, 3]), [2, 2]]
+    case = Case(*rows, k=2)
     assert case.laws()[0].tolist() == [F(1, 4), F(3, 4)] and case.size() == (2, 0, 2, 8)
     assert prefixes(2, 1) == [(), (0,), (1,)]
 
@@ -465,7 +471,7 @@ def test_shrinking_ends_at_a_case_none_of_whose_neighbours_fails():
 
 def test_shrinking_keeps_the_k_of_a_law_that_has_only_one():
     report = audit(get_selector("rrs"), k=2, law=HubPair())
-    assert report.verdict == "biased" and report.counterexample.case.k == 2
+    assert report.verdict == "biased" and fault(report).case.k == 2
 
 
 def test_progress():

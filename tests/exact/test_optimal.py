@@ -157,7 +157,7 @@ def test_full_vocabulary(k):
     vocab = 151_936
     for name, target, draft in pairs(vocab):
         windows = Optimal().windows(target, draft, k)
-        for field in windows:
+        for field in windows[:6]:
             assert np.isfinite(field).all(), (name, k)
         best = optimal_acceptance(target, draft, IID(k))
         assert np.minimum(target, windows.law).sum() == pytest.approx(best, abs=1e-10), (name, k)
@@ -220,7 +220,7 @@ def test_shared_windows_lose_little():
         best = optimal_acceptance(target, draft, IID(k))
         lost = [best - Optimal(classes).acceptance(target, draft, IID(k)) for classes in (32, 128)]
         assert -1e-13 <= lost[1] <= lost[0] <= 1e-4
-        device = [torch.tensor(a) for a in (target, draft)]
+        device = torch.tensor(target), torch.tensor(draft)
         assert float(Optimal(32).acceptance(*device, IID(k))) == pytest.approx(best - lost[0], abs=1e-12)
 
 

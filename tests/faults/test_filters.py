@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ot_spec import as_exact, filtered, from_logits, from_probs, reheated
 from ot_spec.arrays import as_fraction, to_numpy
 from ot_spec.errors import OptionError
+from proofs_check.strategies import laws as exact_laws
 from tests.faults import mutants as wrong
 from tests.faults.kind import Kind, mutants, ours, recorded, refused
-from tests.strategies import exact_laws
 
 # --- temperature -----------------------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ot_spec import IID, MembershipTransport, as_exact, from_logits, from_probs
 from ot_spec.errors import CandidateError, LawError
+from proofs_check.strategies import LAST_COIN, weights
+from proofs_check.strategies import laws as exact_laws
 from solvers import optimal_acceptance, optimal_cut
 from tests.faults import mutants as wrong
 from tests.faults.kind import Kind, mutants, ours, recorded, refused
 from tests.faults.test_residuals import EVERY, RULES, each
-from tests.strategies import LAST_COIN, exact_laws, weights
 
 # --- F21 -------------------------------------------------------------------------------------------------------
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from ot_spec import IID, TopThenSample, WithoutReplacement, filtered, from_logits, from_probs, reheated
 from ot_spec.arrays import to_numpy
 from ot_spec.errors import CandidateError
+from proofs_check.strategies import LAST_COIN, weights
 from solvers import optimal_acceptance, optimal_cut
 from tests.faults import mutants as wrong
 from tests.faults.kind import Kind, mutants, ours, recorded, refused
 from tests.faults.test_residuals import RULES
-from tests.strategies import LAST_COIN, weights
 
 # --- F102 ------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from ot_spec import IID, MembershipTransport, TransportPlan, as_exact, fractions
 from ot_spec.errors import LawError, SolverError
+from proofs_check.strategies import Pair, pairs
 from solvers import optimal_acceptance, optimal_cut
 from solvers.exact import linear_program
 from solvers.exact.solve import METHODS, solve
 from tests.faults import mutants as wrong
 from tests.faults.kind import Kind, mutants, ours, recorded, refused
-from tests.strategies import Pair, pairs
 
 SOLVERS = {
     f"{method}-{backend}": partial(solve, method=method, backend=backend)

@@ -1,4 +1,4 @@
-"""Rules known to be wrong and rules known to be odd: F01 to F13, F24 to F52 and F120, under every tier that can tell."""
+"""Rules known to be wrong and rules known to be odd, F01 to F52 and F120, under every tier that can tell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from proofs_check.subjects import FunctionSubject, VerifierSubject
 
 RECORDED = json.loads(Path(__file__).parents[1].joinpath("data", "verifier_faults.json").read_text(encoding="utf-8"))
 KNOWN = known()
-OPTIONS: dict[str, dict[str, Any]] = {"exact": {}, "edge": {}, "stratified": {}, "statistical": {}}
 
 
 def identity(one: Known) -> str:
@@ -56,7 +55,8 @@ def test_recorded_numbers_are_exact(record: dict[str, Any]) -> None:
     accepted = None
     if length:
         vocab = len(laws[0])
-        case = Case(laws[0:1] * len(prefixes(vocab, length)), laws[1:] * len(prefixes(vocab, length - 1)), k, length)
+        target, draft = (laws[0],) * len(prefixes(vocab, length)), (laws[1],) * len(prefixes(vocab, length - 1))
+        case = Case(target, draft, k, length)
         subject = VerifierSubject(rule, k, length, vocab, sampler, "fractions", tree=k > 1)
         accepted = subject.expected_tokens(case) - 1
     else:
@@ -92,11 +92,22 @@ PAIRS = [(one, tier) for one in KNOWN for tier in one.seen_by]
 pairs = pytest.mark.parametrize(("one", "tier"), PAIRS, ids=[f"{identity(one)}-{tier}" for one, tier in PAIRS])
 
 
+def extent(one: Known, tier: str) -> dict[str, Any]:
+    """How many cases sampling can afford."""
+    named = "cases" in one.options or "cases" in one.sampled
+    return {} if tier != "statistical" or named else {"cases": 30 if one.verdict == "biased" else 6}
+
+
+def due(one: Known, tier: str) -> str:
+    """Edge coins can refute a rule and never clear it."""
+    return "undecided" if tier == "edge" and one.verdict == "lossless" else one.verdict
+
+
 @pairs
 def test_audit_knows_the_rule(one: Known, tier: str, record_property: Callable[[str, object], None]) -> None:
-    report = one.audit(**{**OPTIONS[tier], "tier": tier})
+    report = one.audit(tier=tier, **extent(one, tier))
     record_property("audited", table([(one, report)])[0])
-    assert report.verdict == one.verdict, report
+    assert report.verdict == due(one, tier), report
     if one.verdict == "biased":
         found = report.counterexample
         assert found is not None
@@ -104,9 +115,17 @@ def test_audit_knows_the_rule(one: Known, tier: str, record_property: Callable[[
         assert found.tv is None or found.tv > 0
 
 
+def test_tiers_see_what_the_others_cannot() -> None:
+    """Coins of measure zero change no law; noise used twice cannot be followed."""
+    for rule in (faults.accepts_at_equality, faults.total_of_one_assumed):
+        assert audit(rule, k=1, coins=2, tier="exact").verdict == "lossless"
+        assert audit(rule, k=1, coins=2, tier="edge").verdict == "biased"
+    assert audit(faults.shared_noise, kind="decoder", length=1, cases=6, tv=0.1).tier == "statistical"
+
+
 def test_dropped_duplicates_are_refuted_by_three_tokens() -> None:
     started = time.process_time()
-    report = audit(faults.duplicates_dropped, k=2)
+    report = audit(faults.duplicates_dropped, k=2, arrays="fractions")
     assert time.process_time() - started < 5
     assert report.counterexample is not None
     assert report.counterexample.case == Case(target=(1, 0, 1), draft=(0, 2, 1), k=2)
@@ -135,20 +154,21 @@ def test_every_fault_has_its_rules() -> None:
 
 # ---- twenty seeds, twenty identical verdicts
 
-QUICK = [one for one in KNOWN if one.kind == "function" and "exact" in one.seen_by]
+
+def verdicts(one: Known, seeds: int, **options: Any) -> set[str]:
+    return {one.audit(seed=seed, tier="exact", **options).verdict for seed in range(seeds)}
 
 
-def verdicts(one: Known, seeds: range, **options: Any) -> set[str]:
-    return {one.audit(seed=seed, tier="exact", **options).verdict for seed in seeds}
+SEEDED = ("single_draft", "one_coordinate_removed", "low_confidence_accounted", "rejection_without_replacement",
+          "duplicates_dropped", "block", "fresh_noise")  # fmt: skip
 
 
-@pytest.mark.parametrize("one", QUICK, ids=identity)
-def test_seeds_do_not_change_the_verdict(one: Known) -> None:
-    cases = {} if "cases" in one.options else {"cases": 30}
-    assert verdicts(one, range(3), **cases) == {one.verdict}
+@pytest.mark.parametrize("one", [one for one in KNOWN if one.name in SEEDED], ids=identity)
+def test_twenty_seeds_twenty_identical_verdicts(one: Known) -> None:
+    assert verdicts(one, 20, cases=12) == {one.verdict}
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("one", [one for one in KNOWN if "exact" in one.seen_by], ids=identity)
-def test_twenty_seeds_do_not_change_the_verdict(one: Known) -> None:
-    assert verdicts(one, range(20)) == {one.verdict}
+def test_twenty_seeds_at_full_extent(one: Known) -> None:
+    assert verdicts(one, 20) == {one.verdict}

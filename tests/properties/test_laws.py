@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from ot_spec import align, as_exact, filtered, from_logits, from_probs, reheated
 from ot_spec.arrays import as_fraction, is_exact, to_numpy
 from ot_spec.errors import LawError, OptionError, ShapeError, VocabularyError
-from tests.strategies import exact_laws, normalised, weights
+from proofs_check.strategies import laws as exact_laws
+from proofs_check.strategies import normalised, weights
 
 FLOATS = ("float16", "float32", "float64")
 CONVERT = {"numpy": np.asarray, "torch": torch.as_tensor}
