@@ -493,6 +493,7 @@ def capture_command(
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task("loading models", total=None, rows=0)
 

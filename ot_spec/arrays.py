@@ -13,7 +13,7 @@ from typing import Any
 import array_api_compat
 import numpy as np
 
-from ot_spec.errors import LawError, OptionError
+from ot_spec.errors import LawError, OptionError, ShapeError
 
 Array = Any
 
@@ -21,7 +21,11 @@ Array = Any
 def namespace(*arrays: Array) -> Any:
     """The array-api namespace of the arrays; plain sequences and scalars count as numpy."""
     known = [a for a in arrays if array_api_compat.is_array_api_obj(a)]
-    return array_api_compat.array_namespace(*(known or [np.empty(0)]))
+    try:
+        return array_api_compat.array_namespace(*(known or [np.empty(0)]))
+    except TypeError:
+        kinds = " and ".join(dict.fromkeys(type(a).__module__.partition(".")[0] for a in known))
+        raise ShapeError(f"arrays of {kinds} do not mix; convert one of them") from None
 
 
 def is_exact(array: Array) -> bool:
@@ -78,6 +82,17 @@ def as_fraction(value: Any) -> Fraction:
         return Fraction(value) if None in parts else Fraction(int(parts[0]), int(parts[1]))  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError) as reason:
         raise LawError(f"{value!r} is not an exact rational number") from reason
+
+
+def spelled(value: Any) -> str:
+    """A mass for a message: a fraction of many digits as a decimal.
+
+    >>> spelled(Fraction(-1, 3)), spelled(Fraction(1, 3**99))
+    ('-1/3', '5.82098e-48')
+    """
+    if not isinstance(value, float | int) and max(abs(part) for part in as_fraction(value).as_integer_ratio()) > 10**15:
+        return f"{float(as_fraction(value)):.6g}"
+    return str(value)
 
 
 def coins_like(coins: Array, law: Array) -> Array:
@@ -251,4 +266,5 @@ def order_by_ratio(top: Array, bottom: Array) -> Array:
     if is_exact(bottom):
         unbounded = 1 + max((t / b for t, b in np.broadcast(top, bottom) if b > 0), default=0)
         return xp.argsort(ratio(xp, top, bottom, unbounded), axis=-1, stable=True)
-    return xp.argsort(ratio(xp, top, bottom, float("inf")), axis=-1, stable=True)
+    # over a power of two, so that no ratio is as large as that of the tokens that are never drafted
+    return xp.argsort(ratio(xp, top, bottom * 2.0**60, float("inf")), axis=-1, stable=True)

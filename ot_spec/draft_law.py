@@ -34,7 +34,7 @@ from ot_spec.arrays import (
     to_numpy,
     total,
 )
-from ot_spec.errors import CandidateError, OptionError, ShapeError
+from ot_spec.errors import CandidateError, OptionError, ShapeError, VocabularyError
 from ot_spec.law import from_probs
 
 
@@ -141,13 +141,13 @@ def contains_by_sets(law: DraftLaw, draft: Array) -> np.ndarray:
     return mass[:-1]
 
 
-def _by_rows(function: Any, draft: Array, *others: Array) -> Array:
-    """Apply `function` of host rows to each leading index, and come back to the namespace of `draft`."""
+def _by_rows(function: Any, width: int, draft: Array, *others: Array) -> Array:
+    """Apply `function` of host rows, giving (width,), to each leading index; back in the namespace of `draft`."""
     lead = np.broadcast_shapes(tuple(draft.shape[:-1]), *(tuple(o.shape[:-1]) for o in others))
     arrays = [to_numpy(a) for a in (draft, *others)]
     arrays = [np.broadcast_to(a, (*lead, a.shape[-1])).reshape(-1, a.shape[-1]) for a in arrays]
     rows = [function(*parts) for parts in zip(*arrays, strict=True)]
-    return like(np.stack(rows).reshape(*lead, -1), draft)
+    return like(np.array(rows, dtype=arrays[0].dtype).reshape(*lead, width), draft)
 
 
 def _with_zero(xp: Any, sums: Array) -> Array:
@@ -290,8 +290,10 @@ class WithoutReplacement(IID):
         if self.k == 1:
             return IID(1).inside(draft, order)
         if is_exact(draft):
-            return _by_rows(lambda row, o: inside_by_sets(self, row, o.astype(np.int64)), draft, order)
-        return _by_rows(self._inside_row, draft, order)
+            return _by_rows(
+                lambda row, o: inside_by_sets(self, row, o.astype(np.int64)), order.shape[-1] + 1, draft, order
+            )
+        return _by_rows(self._inside_row, order.shape[-1] + 1, draft, order)
 
     def _inside_row(self, draft: np.ndarray, order: np.ndarray) -> np.ndarray:
         rates = kernels.measurable(draft)[order.astype(np.int64)]
@@ -307,8 +309,8 @@ class WithoutReplacement(IID):
         if self.k == 1:
             return draft
         if is_exact(draft):
-            return _by_rows(lambda row: contains_by_sets(self, row), draft)
-        return _by_rows(self._contains_row, draft)
+            return _by_rows(lambda row: contains_by_sets(self, row), draft.shape[-1], draft)
+        return _by_rows(self._contains_row, draft.shape[-1], draft)
 
     def _contains_row(self, draft: np.ndarray) -> np.ndarray:
         included = (draft > 0).astype(np.float64)
@@ -488,9 +490,15 @@ class Fixed:
     name = "fixed"
 
     def __post_init__(self) -> None:
-        tokens = namespace(self.candidates).asarray(self.candidates)
+        xp = namespace(self.candidates)
+        try:
+            tokens = xp.asarray(self.candidates)
+        except ValueError as reason:
+            raise ShapeError("fixed candidates need the same number of slots in every row") from reason
         if tokens.ndim == 0 or tokens.shape[-1] == 0:
             raise ShapeError(f"fixed candidates need a last axis of at least one slot, got {tuple(tokens.shape)}")
+        if not xp.isdtype(tokens.dtype, "integral"):
+            raise CandidateError(f"fixed candidates are token ids, got dtype {tokens.dtype}")
         object.__setattr__(self, "candidates", tokens)
 
     @property
@@ -549,7 +557,7 @@ class Fixed:
 class Independent:
     """One independent draw from each of k laws, drafts (..., k, V); they need not be equal (Khisti 2025).
 
-    The draft passed to the methods is not looked at: the drafts held here are the ones sampled from. P(X inside H)
+    The masses of the draft passed to the methods are not looked at: the drafts held here are the ones sampled from. P(X inside H)
     = prod_j d_j(H). No single order contains an optimal cut as a prefix in general.
     """
 
@@ -566,6 +574,11 @@ class Independent:
     def k(self) -> int:
         return int(self.drafts.shape[-2])
 
+    def _fit(self, law: Array) -> None:
+        held, vocab = self.drafts.shape[-1], law.shape[-1]
+        if held != vocab:
+            raise VocabularyError(f"the independent drafts have {held} tokens, the laws beside them {vocab}")
+
     def _rows(self, slot: int) -> Array:
         return self.drafts[..., slot, :]
 
@@ -576,6 +589,7 @@ class Independent:
         return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
+        self._fit(draft)
         laws = [_one_law(self._rows(j)) for j in range(self.k)]
         tokens = _product([np.flatnonzero(law > 0) for law in laws])
         return tokens, reduce(np.multiply, (law[tokens[:, j]] for j, law in enumerate(laws)))
@@ -587,16 +601,18 @@ class Independent:
         return reduce(lambda a, b: a * b, (IID(1).inside(self._rows(j), order) for j in range(self.k)))
 
     def contains(self, draft: Array) -> Array:
+        self._fit(draft)
         return reduce(lambda seen, law: seen + law * (1 - seen), (self._rows(j) for j in range(self.k)))
 
     def size(self, draft: Array) -> Size:
+        self._fit(draft)
         tuples = math.prod(int((_one_law(self._rows(j)) > 0).sum()) for j in range(self.k))
         support = int((to_numpy(self.drafts) > 0).any(axis=0).sum())
         sets = min(tuples, sum(math.comb(support, j) for j in range(1, self.k + 1)))
         return Size(tuples, sets, sets * self.k)
 
     def prefix_order(self, target: Array, draft: Array) -> None:
-        return None
+        self._fit(target)
 
 
 def _product(axes: list[np.ndarray]) -> np.ndarray:

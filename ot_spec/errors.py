@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
+
+def counted(size: int) -> str:
+    """A count for a message: past 10^15 its order of magnitude.
+
+    >>> counted(2_000_000), counted(3**200)
+    ('2,000,000', 'some 10^95')
+    """
+    return f"{size:,}" if size < 10**15 else f"some 10^{int(math.log10(size))}"
+
 
 class OtSpecError(ValueError):
     """Base of every error about an argument; the command line turns it into exit status 2."""
@@ -54,7 +65,7 @@ class TooLargeError(OtSpecError):
     """
 
     def __init__(self, what: str, size: int, limit: int, instead: str):
-        super().__init__(f"{what}: {size:,} is over the limit of {limit:,}; use {instead} instead")
+        super().__init__(f"{what}: {counted(size)} is over the limit of {limit:,}; use {instead} instead")
         self.size, self.limit, self.instead = size, limit, instead
 
     def __reduce__(self):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import array_api_compat
 import numpy as np
 
 from ot_spec.arrays import (
@@ -27,12 +28,14 @@ from ot_spec.arrays import (
     namespace,
     one_hot,
     positions,
+    spelled,
     to_numpy,
     total,
 )
 from ot_spec.errors import LawError, OptionError, ShapeError, VocabularyError
 
 TOLERANCE_EPS = 64
+_LARGEST = float(np.finfo(np.float64).max)
 _BLOCK = 1 << 17  # entries worked on at a time on a CPU, so that temporaries stay in its cache
 
 
@@ -53,14 +56,13 @@ def from_probs(probs: Any, *, name: str = "law", check: bool = True) -> Array:
     >>> from_probs(["1/3", "2/3"])
     array([Fraction(1, 3), Fraction(2, 3)], dtype=object)
     """
-    xp = namespace(probs)
-    law = xp.asarray(probs)
+    xp, law = _array(probs, name)
     if is_numpy(law) and law.dtype.kind in "US":
         law = fractions(law)
     if law.ndim == 0 or law.shape[-1] == 0:
         raise ShapeError(f"{name}: a law needs a last axis of at least one token, got shape {tuple(law.shape)}")
     if is_exact(law):
-        if any(isinstance(mass, int | float | str) for mass in law.flat):
+        if any(isinstance(mass, int | float | str) for mass in law.flat) or len({type(mass) for mass in law.flat}) > 1:
             law = fractions(law)
         _check_exact(law, name)
         return law
@@ -72,6 +74,28 @@ def from_probs(probs: Any, *, name: str = "law", check: bool = True) -> Array:
     if check:
         _check(xp, law, sums[..., 0], TOLERANCE_EPS * eps, name)
     return law / sums
+
+
+def _array(values: Any, name: str) -> tuple[Any, Array]:
+    xp = namespace(values)
+    if array_api_compat.is_array_api_obj(values):
+        return xp, values
+    try:
+        return xp, xp.asarray(values)
+    except ValueError as reason:  # rows of different lengths
+        raise ShapeError(f"{name}: every row needs the same number of tokens") from reason
+
+
+def _between(value: Any, least: float, most: float) -> bool:
+    try:
+        return bool(least <= value <= most)
+    except (TypeError, ValueError):  # no number, or more than one
+        return False
+
+
+def _given(law: Any) -> Array:
+    """An array as it is, anything else through the door."""
+    return law if array_api_compat.is_array_api_obj(law) else from_probs(law)
 
 
 def _check(xp: Any, law: Array, sums: Array, tolerance: float, name: str) -> None:
@@ -98,10 +122,15 @@ def _check_exact(law: np.ndarray, name: str) -> None:
         row, where = law[index], _row_name(name, index)
         for token, mass in enumerate(row):
             if as_fraction(mass) < 0:
-                raise LawError(f"{where}: probability of token {token} is negative, {mass}")
+                raise LawError(f"{where}: probability of token {token} is negative, {spelled(mass)}")
         mass = sum(row[1:], start=row[0])
         if mass != 1:
-            raise LawError(f"{where}: exact probabilities sum to {mass}, not to 1")
+            raise LawError(f"{where}: exact probabilities sum to {_beside_one(mass)}")
+
+
+def _beside_one(mass: Any) -> str:
+    text = spelled(mass)
+    return f"1 {float(as_fraction(mass) - 1):+.6g}, not to 1" if "." in text else f"{text}, not to 1"
 
 
 def _row_name(name: str, index: tuple[int, ...]) -> str:
@@ -147,12 +176,13 @@ def from_logits(
     >>> from_logits([1.0, 1.0, 0.0], temperature=0)
     array([1., 0., 0.])
     """
-    xp = namespace(logits)
-    logits = xp.asarray(logits)
+    xp, logits = _array(logits, "logits")
     if is_exact(logits):
         raise LawError("logits are floats; give exact rationals to from_probs")
     if logits.ndim == 0 or logits.shape[-1] == 0:
         raise ShapeError(f"logits: need a last axis of at least one token, got shape {tuple(logits.shape)}")
+    if is_numpy(logits) and logits.dtype.kind not in "biuf":
+        raise LawError(f"logits: cannot read numbers of dtype {logits.dtype}")
     if xp.isdtype(logits.dtype, "integral"):
         logits = xp.astype(logits, xp.float64)
     temperature = _temperature(temperature, logits)
@@ -183,7 +213,10 @@ def _softmax(xp: Any, logits: Array, temperature: np.ndarray) -> Array:
 
 
 def _temperature(temperature: Any, model: Array) -> np.ndarray:
-    host = np.asarray(to_numpy(temperature) if hasattr(temperature, "shape") else temperature, dtype=np.float64)
+    try:
+        host = np.asarray(to_numpy(temperature) if hasattr(temperature, "shape") else temperature, dtype=np.float64)
+    except (TypeError, ValueError) as reason:
+        raise OptionError(f"temperature must be a finite number >= 0, got {temperature!r}") from reason
     if not np.all((host >= 0) & np.isfinite(host)):
         raise OptionError(
             f"temperature must be a finite number >= 0, got {host[~((host >= 0) & np.isfinite(host))][0]}"
@@ -226,8 +259,9 @@ def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None
     if top_k is not None and (isinstance(top_k, bool) or not hasattr(top_k, "__index__") or top_k < -1):
         raise OptionError(f"top_k must be None, 0 or -1 (off), or a positive integer, got {top_k}")
     for option, value in (("top_p", top_p), ("min_p", min_p)):
-        if value is not None and not 0 <= value <= 1:
+        if value is not None and not _between(value, 0, 1):
             raise OptionError(f"{option} must lie in [0, 1], got {value}")
+    law = _given(law)
     xp = namespace(law)
     cut_k = top_k is not None and 0 < top_k < law.shape[-1]
     cut_p = top_p is not None and top_p < 1
@@ -271,8 +305,9 @@ def reheated(law: Array, temperature: float | Fraction) -> Array:
     >>> reheated(from_probs([0.8, 0.2, 0.0]), 2.0).round(4)
     array([0.6667, 0.3333, 0.    ])
     """
-    if not (temperature >= 0 and np.isfinite(float(temperature))):
-        raise OptionError(f"temperature must be a finite number >= 0, got {temperature}")
+    if not _between(temperature, 0, _LARGEST):
+        raise OptionError(f"temperature must be a finite number >= 0, got {temperature!r}")
+    law = _given(law)
     xp = namespace(law)
     if temperature == 0:
         return one_hot(xp, xp.argmax(law, axis=-1), law)
@@ -296,6 +331,7 @@ def align(target: Array, draft: Array, *, pad: bool = False) -> tuple[Array, Arr
 
     Raises VocabularyError with the sizes, or the row and the mass that would be cut.
     """
+    target, draft = _given(target), _given(draft)
     size, drafted = target.shape[-1], draft.shape[-1]
     if size == drafted:
         return target, draft

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ot_spec.arrays import as_fraction, to_numpy
+from ot_spec.arrays import as_fraction, spelled, to_numpy
 from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import CandidateError, ShapeError, SolverError
 from ot_spec.problem import MembershipTransport
@@ -37,7 +37,9 @@ class TransportPlan:
         for name, values in (("flow", self.flow), ("row", self._rows()), ("column", self._columns())):
             worst = min(values, default=0)
             if not worst >= -slack:
-                raise SolverError(f"{self.method}: infeasible plan, {name} {int(np.argmin(values))} is {worst}")
+                raise SolverError(
+                    f"{self.method}: infeasible plan, {name} {int(np.argmin(values))} is {spelled(worst)}"
+                )
 
     @classmethod
     def repaired(cls, problem: MembershipTransport, flow: np.ndarray, method: str, **info: Any) -> TransportPlan:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ot_spec.arrays import Array, constant, is_exact, minimum, namespace, to_numpy
+from ot_spec.arrays import Array, constant, fractions, is_exact, minimum, namespace, to_numpy
 from ot_spec.draft_law import DraftLaw, Size
-from ot_spec.errors import ShapeError, TooLargeError
+from ot_spec.errors import ShapeError, TooLargeError, counted
 from ot_spec.law import from_probs
 
 EDGE_LIMIT = 2_000_000
@@ -46,9 +46,11 @@ class MembershipTransport:
             )
         if is_exact(self.target) != is_exact(self.draft):
             raise ShapeError("target and draft must both be exact or both be floats; see as_exact")
+        if self.exact and type(self.target[0]) is not type(self.draft[0]):
+            self.target, self.draft = fractions(self.target), fractions(self.draft)
 
     def __repr__(self) -> str:
-        return f"MembershipTransport(V={self.vocab}, law={self.law.name}, k={self.law.k}, {self.size.edges:,} edges)"
+        return f"MembershipTransport(V={self.vocab}, law={self.law.name}, k={self.law.k}, {counted(self.size.edges)} edges)"
 
     @property
     def vocab(self) -> int:
@@ -149,5 +151,10 @@ def marginal_bound(target: Array, draft: Array, law: DraftLaw) -> Array:
     >>> float(marginal_bound(np.array([0.5, 0.5]), np.array([1.0, 0.0]), IID(3)))
     0.5
     """
+    target, draft = (a if hasattr(a, "shape") else from_probs(a) for a in (target, draft))
     xp = namespace(target, draft)
+    if not is_exact(target):
+        target, draft = (xp.astype(a, xp.float64, copy=False) for a in (target, draft))
+    if target.shape[-1:] != draft.shape[-1:]:
+        raise ShapeError(f"target has shape {tuple(target.shape)} and draft {tuple(draft.shape)}")
     return xp.sum(minimum(xp, target, law.contains(draft)) + constant(0, target), axis=-1)

@@ -14,11 +14,18 @@ from proofs_check.branching import BudgetSpent, CannotFollow
 from proofs_check.cases import Case, shrink
 from proofs_check.law_of import RUNS
 from proofs_check.report import CounterExample, Report, Verdict
-from proofs_check.subjects import DecoderSubject, FunctionSubject, SelectorSubject, Subject, VerifierSubject
+from proofs_check.subjects import (
+    DecoderSubject,
+    FunctionSubject,
+    SelectorSubject,
+    SequenceSubject,
+    Subject,
+    VerifierSubject,
+)
 from proofs_check.tiers import EdgeJudge, ExactJudge, Judge, StatisticalJudge, StratifiedJudge
 from proofs_check.tiers.edge import edge_cases
 
-KINDS = ("selector", "function", "chain", "tree", "decoder")
+KINDS = ("selector", "function", "chain", "tree", "sequence", "decoder")
 TIERS = ("auto", "exact", "edge", "stratified", "statistical")
 _SHRINK_SECONDS = 20.0
 
@@ -54,8 +61,10 @@ def audit(
                   coins in [0, 1) instead
       "chain"     fn(targets, drafts, tokens, rng) -> committed tokens, targets (L + 1, V), drafts (L, V), tokens (L,)
       "tree"      the same for k sequences, (k, L + 1, V), (k, L, V), (k, L)
+      "sequence"  an `ot_spec.SequenceRule`, by `commit` and `conditional`, over k independent sequences or, with `law`,
+                  over trees whose nodes draw their children by that law; exact tier only
       "decoder"   fn(target, draft, prompt, length, rng) -> tokens, where target and draft map a prefix to a law
-      "auto"      a selector where the object is one, else a function
+      "auto"      a selector or a sequence rule where the object is one, else a function
 
     k: candidates at a position (sequences of a tree). length: drafted tokens. vocab_max: largest vocabulary, 4 or, for
     sequences, 3. law: the draft law that the candidates are said to come from (default IID(k)). draft_sampler: what
@@ -92,7 +101,13 @@ def audit(
     if tier not in TIERS:
         raise OptionError(f"tier must be one of {', '.join(TIERS)}, got {tier!r}")
     if kind == "auto":
-        kind = "selector" if hasattr(rule, "conditional") and hasattr(rule, "select") else "function"
+        kind = "function"
+        if hasattr(rule, "conditional"):
+            kind = "selector" if hasattr(rule, "select") else "sequence" if hasattr(rule, "commit") else kind
+    if kind == "sequence":
+        if tier not in ("auto", "exact"):
+            raise OptionError(f"a sequence rule is judged in the exact tier; there is no {tier} tier for it")
+        tier = "exact"
     if batch and kind != "function":
         raise OptionError(f"batch is for functions, got a {kind}")
     subject = _subject(rule, kind, k, length, vocab_max, law, draft_sampler, arrays, coins)
@@ -176,8 +191,8 @@ def _spread(cases: list[Case], few: int) -> list[Case]:
 
 
 # cases by default; of the statistical tier, whose every case takes many draws
-_COUNT = {"selector": 60, "function": 60, "chain": 12, "tree": 4, "decoder": 8}
-_FEW = {"selector": 8, "function": 8, "chain": 4, "tree": 3, "decoder": 4}
+_COUNT = {"selector": 60, "function": 60, "chain": 12, "tree": 4, "sequence": 4, "decoder": 8}
+_FEW = {"selector": 8, "function": 8, "chain": 4, "tree": 3, "sequence": 1, "decoder": 4}
 
 
 def _subject(
@@ -197,6 +212,8 @@ def _subject(
         return FunctionSubject(rule, k, vocab_max or 4, law, sampler, arrays, coins)
     if kind in ("chain", "tree"):
         return VerifierSubject(rule, k, length, vocab_max or 3, sampler, arrays, tree=kind == "tree")
+    if kind == "sequence":
+        return SequenceSubject(rule, k, length, vocab_max or 3, law)
     if kind == "decoder":
         return DecoderSubject(rule, k, length, vocab_max or 3, sampler, arrays)
     raise OptionError(f"kind must be one of auto, {', '.join(KINDS)}, got {kind!r}")

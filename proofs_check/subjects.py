@@ -25,6 +25,7 @@ from ot_spec.draft_law import (
 )
 from ot_spec.errors import OptionError
 from ot_spec.selector import Selector, as_float, select_law
+from ot_spec.tree import SequenceRule, drafted_sequences, drafted_trees, sequence_law
 from proofs_check.branching import BudgetSpent, CannotFollow
 from proofs_check.cases import Case, one_step, prefixes, sequences
 from proofs_check.law_of import RUNS, Law, law_of
@@ -428,6 +429,39 @@ class VerifierSubject(Sequences):
     def expected_tokens(self, case: Case) -> Fraction:
         """Block efficiency: mean number of committed tokens."""
         return sum((len(path) * mass for path, mass in self.committed(case).items()), start=Fraction(0))
+
+
+class SequenceSubject(Sequences):
+    """A `SequenceRule`: k independent sequences, or trees whose siblings are drawn by another law at every node.
+
+    Both readings are taken: `commit` with its coins measured, and `conditional`, which must agree.
+    """
+
+    kind = "sequence"
+
+    def __init__(self, rule: SequenceRule, k: int, length: int, vocab_max: int, law: DraftLaw | None):
+        super().__init__(rule, k, length, vocab_max, None, "fractions")
+        self.draft_law = law
+
+    def fits(self, case: Case) -> bool:
+        return self.draft_law is None or case.k == self.k
+
+    def law(self, case: Case, budget: int = RUNS) -> Law:
+        target, draft = self.tables(case)
+        last = {prefix: law for prefix, law in target.items() if prefix not in draft}  # drafts end there
+        models = target.__getitem__, {**draft, **last}.__getitem__
+        trees = list(
+            drafted_sequences(models[1], case.k, case.length)
+            if self.draft_law is None
+            else drafted_trees(models[1], [self.draft_law] * case.length)
+        )
+        done, stated = (
+            sequence_law(self.rule, *models, trees, self.outcome_length(case), by=by)[0]
+            for by in ("commit", "conditional")
+        )
+        if not (done == stated).all():
+            raise Fault("commit and conditional disagree")
+        return Law({path: done[path] for path in np.ndindex(done.shape)}, len(trees))
 
 
 class DecoderSubject(Sequences):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ot_spec.arrays import as_fraction
+from ot_spec.arrays import as_fraction, spelled
 from ot_spec.errors import SolverError
 from ot_spec.plan import Cut, TransportPlan
 from ot_spec.problem import MembershipTransport
@@ -68,7 +68,7 @@ def certified(plan: TransportPlan, duals: Any, tolerance: float) -> TransportPla
     sets, tokens = cut.duals()
     slack = dual_slack(problem, sets, tokens)
     if slack < 0:
-        raise SolverError(f"{plan.method}: the duals are infeasible by {-slack}", status="dual infeasible")
+        raise SolverError(f"{plan.method}: the duals are infeasible by {spelled(-slack)}", status="dual infeasible")
     price = (problem.probs * sets).sum() + (problem.target * tokens).sum()
     for name, bound in (("cut value", cut.value), ("dual objective", price)):
         gap = bound - plan.acceptance

@@ -64,10 +64,7 @@ def optimal_cut(target: Any, draft: Any, law: DraftLaw) -> Cut:
 def _solve(target: Any, draft: Any, law: DraftLaw, want_cut: bool) -> tuple[Array, Array | None, Array, Array]:
     target, draft = as_laws(target, target if draft is None else draft)
     xp = namespace(target, draft)
-    try:
-        lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]))
-    except ValueError:
-        raise ShapeError(f"target {tuple(target.shape)} and draft {tuple(draft.shape)} do not broadcast") from None
+    lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]))
     order = law.prefix_order(target, draft)
     if order is None:
         value, inside = _without_order(target, draft, law, lead)
@@ -95,11 +92,15 @@ def _without_order(target: Array, draft: Array, law: DraftLaw, lead: tuple[int, 
     if lead:
         raise ShapeError(f"{law.name} candidates belong to one law pair of shape (V,), got {shape}")
     host, host_draft = to_numpy(target), to_numpy(draft)
-    inside = minimise(
-        lambda order: np.concatenate([[0], np.cumsum(host[order])]) - law.inside(host_draft, order), host.size
-    )
+
+    def covered(order: np.ndarray) -> np.ndarray:
+        return to_numpy(law.inside(host_draft, order))
+
+    if covered(np.arange(host.size)).ndim > 1:
+        raise ShapeError(f"{law.name} candidates of several rows; give those of one law pair")
+    inside = minimise(lambda order: np.concatenate([[0], np.cumsum(host[order])]) - covered(order), host.size)
     order = np.argsort(~inside, kind="stable")
-    slack = (host[order][: inside.sum()].sum() if inside.any() else 0) - law.inside(host_draft, order)[inside.sum()]
+    slack = (host[order][: inside.sum()].sum() if inside.any() else 0) - covered(order)[inside.sum()]
     value = 1 + slack
     if is_numpy(target):
         return value if is_exact(target) else np.float64(min(max(value, 0.0), 1.0)), inside

@@ -213,7 +213,7 @@ def _source_table(short: Frame, source: str) -> Table:
     for (law, k, temperature), lines in short.groupby(["law", "k", "draft_temperature"], sort=False):
         best = lines[lines["selector"] == OPTIMUM].iloc[0]
         rules = lines[lines["selector"] != OPTIMUM]
-        if k == 1:
+        if k == 1 and len(rules):
             rules = _alike(rules)
         cells = [_cells(rule) for _, rule in rules.iterrows()] or [("none", "", "", "")]
         if last is not None and law != last:

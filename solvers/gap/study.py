@@ -156,7 +156,7 @@ def gap_study(
     Parameters
     ----------
     selectors: names of `solvers.SELECTORS` or objects of the `Selector` protocol; default all that are registered
-        except "luce", which takes seconds a row at the vocabulary of a language model. A selector appears beside the
+        except "luce" and "importance", which take seconds a row at the vocabulary of a language model. A selector appears beside the
         draft laws that it `supports`. Where it has a method `estimate`, with the arguments of `acceptance`, that
         gives the acceptance and its standard error.
     draft_laws: names among "iid", "without_replacement", "top_then_sample".
@@ -404,7 +404,7 @@ def _parse_family(text: str) -> tuple[str, dict[str, float]]:
     for item in filter(None, rest.split(",")):
         key, _, value = item.partition("=")
         try:
-            parameters[key.strip()] = float(value) if "." in value or "e" in value else int(value)
+            parameters[key.strip()] = float(value) if set(".eE") & set(value) else int(value)
         except ValueError:
             raise OptionError(f"family {text!r}: {item!r} is not of the form parameter=number") from None
     return name, parameters

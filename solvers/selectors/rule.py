@@ -271,11 +271,18 @@ def as_laws(target: Any, draft: Any) -> tuple[Array, Array]:
         target, draft = _checked(target, "target"), _checked(draft, "draft")
         if is_exact(target) != is_exact(draft):
             target, draft = (a if is_exact(a) else as_exact(a) for a in (target, draft))
+        elif is_exact(target) and target.size and draft.size and type(target.flat[0]) is not type(draft.flat[0]):
+            target, draft = fractions(target), fractions(draft)
     else:
         xp = namespace(target, draft)
         target, draft = (xp.astype(a, xp.float64, copy=False) for a in (target, draft))
     if target.shape[-1] != draft.shape[-1]:
         raise ShapeError(f"target has {target.shape[-1]} tokens and draft has {draft.shape[-1]}; see align")
+    if target.ndim > 1 and draft.ndim > 1 and target.shape != draft.shape:
+        try:
+            np.broadcast_shapes(tuple(target.shape), tuple(draft.shape))
+        except ValueError:
+            raise ShapeError(f"target {tuple(target.shape)} and draft {tuple(draft.shape)} do not broadcast") from None
     return target, draft
 
 
