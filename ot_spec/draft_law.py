@@ -10,9 +10,10 @@ A slot that holds no candidate, because the law has fewer than k tokens to offer
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
+from itertools import chain, combinations, permutations
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -215,7 +216,7 @@ class IID:
 
     def size(self, draft: Array) -> Size:
         support = int((_one_law(draft) > 0).sum())
-        counts = [math.comb(support, j) for j in range(1, self.k + 1)]
+        counts = [math.comb(support, j) for j in range(1, min(self.k, support) + 1)]
         return Size(support**self.k, sum(counts), sum(j * c for j, c in enumerate(counts, 1)))
 
     def prefix_order(self, target: Array, draft: Array) -> Array:
@@ -254,9 +255,7 @@ class WithoutReplacement(IID):
         law = _one_law(draft)
         support = np.flatnonzero(law > 0)
         many = min(self.k, support.size)
-        tokens = support[_product([np.arange(support.size)] * many)]
-        ordered = np.sort(tokens, axis=1)
-        tokens = tokens[(ordered[:, 1:] != ordered[:, :-1]).all(axis=1)]
+        tokens = _rows_of(permutations(range(support.size), many), support, many)
         left = np.broadcast_to(law, (len(tokens), law.size)).copy()
         probs = np.ones(len(tokens), dtype=law.dtype)
         for slot in range(many):
@@ -557,8 +556,8 @@ class Fixed:
 class Independent:
     """One independent draw from each of k laws, drafts (..., k, V); they need not be equal (Khisti 2025).
 
-    The masses of the draft passed to the methods are not looked at: the drafts held here are the ones sampled from. P(X inside H)
-    = prod_j d_j(H). No single order contains an optimal cut as a prefix in general.
+    The masses of the draft passed to the methods are not looked at: the drafts held here are the ones sampled from.
+    P(X inside H) = prod_j d_j(H). No single order contains an optimal cut as a prefix in general.
     """
 
     drafts: Any
@@ -621,8 +620,11 @@ def _product(axes: list[np.ndarray]) -> np.ndarray:
 
 
 def _subsets(tokens: np.ndarray, size: int) -> np.ndarray:
-    flat = np.fromiter((i for c in combinations(range(tokens.size), size) for i in c), dtype=np.int64)
-    return tokens[flat.reshape(-1, size)]
+    return _rows_of(combinations(range(tokens.size), size), tokens, size)
+
+
+def _rows_of(places: Iterable[tuple[int, ...]], tokens: np.ndarray, width: int) -> np.ndarray:
+    return tokens[np.fromiter(chain.from_iterable(places), dtype=np.int64).reshape(-1, width)]
 
 
 def _complement(law: np.ndarray, held: np.ndarray) -> np.ndarray:

@@ -129,8 +129,8 @@ def _check_exact(law: np.ndarray, name: str) -> None:
 
 
 def _beside_one(mass: Any) -> str:
-    text = spelled(mass)
-    return f"1 {float(as_fraction(mass) - 1):+.6g}, not to 1" if "." in text else f"{text}, not to 1"
+    off = as_fraction(mass) - 1
+    return f"{mass}, not to 1" if off.denominator < 10**9 else f"1 {float(off):+.6g}"
 
 
 def _row_name(name: str, index: tuple[int, ...]) -> str:

@@ -50,7 +50,8 @@ class MembershipTransport:
             self.target, self.draft = fractions(self.target), fractions(self.draft)
 
     def __repr__(self) -> str:
-        return f"MembershipTransport(V={self.vocab}, law={self.law.name}, k={self.law.k}, {counted(self.size.edges)} edges)"
+        edges = counted(self.size.edges)
+        return f"MembershipTransport(V={self.vocab}, law={self.law.name}, k={self.law.k}, {edges} edges)"
 
     @property
     def vocab(self) -> int:
@@ -155,6 +156,8 @@ def marginal_bound(target: Array, draft: Array, law: DraftLaw) -> Array:
     xp = namespace(target, draft)
     if not is_exact(target):
         target, draft = (xp.astype(a, xp.float64, copy=False) for a in (target, draft))
+    elif is_exact(draft) and target.size and draft.size and type(target.flat[0]) is not type(draft.flat[0]):
+        target, draft = fractions(target), fractions(draft)
     if target.shape[-1:] != draft.shape[-1:]:
         raise ShapeError(f"target has shape {tuple(target.shape)} and draft {tuple(draft.shape)}")
     return xp.sum(minimum(xp, target, law.contains(draft)) + constant(0, target), axis=-1)

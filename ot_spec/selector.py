@@ -10,8 +10,10 @@ import numpy as np
 from ot_spec.arrays import Array, as_fraction, is_exact, namespace, to_numpy
 from ot_spec.coin import exact_measure
 from ot_spec.draft_law import DraftLaw
-from ot_spec.errors import CandidateError, OptionError, UnsupportedLawError
-from ot_spec.law import as_exact
+from ot_spec.errors import CandidateError, OptionError, TooLargeError, UnsupportedLawError
+from ot_spec.law import as_exact, from_probs
+
+ENTRY_LIMIT = 1 << 26
 
 
 class Selection(NamedTuple):
@@ -136,7 +138,8 @@ def output_law(
 
     target, draft: one law (V,) each. by="conditional" weighs the selector's conditional law, in the arithmetic of
     the laws; by="select" measures the coins for which `select` returns y, as fractions (floats are taken at their
-    exact value). Never asked of the selector as a whole, so that it can be held against the target.
+    exact value). Never asked of the selector as a whole, so that it can be held against the target. Raises
+    TooLargeError, with the size, for more than 2^26 tuples times tokens.
 
     >>> from ot_spec import IID, as_exact
     >>> from solvers import get_selector
@@ -146,8 +149,10 @@ def output_law(
     """
     if by not in ("conditional", "select"):
         raise OptionError(f"by must be 'conditional' or 'select', got {by!r}")
-    if by == "select" and not is_exact(target):
-        target, draft = as_exact(target), as_exact(draft)
+    target, draft = (a if hasattr(a, "shape") else from_probs(a) for a in (target, draft))
+    if by == "select" or is_exact(target) != is_exact(draft):
+        target, draft = (a if is_exact(a) else as_exact(a) for a in (target, draft))
+    _require_few(draft, law)
     tuples, probs = law.tuples(draft)
     target, draft = to_numpy(target), to_numpy(draft)
     if by == "conditional":
@@ -155,6 +160,13 @@ def output_law(
     else:
         rows = select_law(selector, target, draft, tuples)
     return (probs[:, None] * rows).sum(axis=0)
+
+
+def _require_few(draft: Array, law: DraftLaw) -> None:
+    tuples, vocab = law.size(draft).tuples, draft.shape[-1]
+    if tuples * vocab > ENTRY_LIMIT:
+        what = f"the candidate tuples of {law.name}(k={law.k}), times {vocab:,} tokens"
+        raise TooLargeError(what, tuples * vocab, ENTRY_LIMIT, "fewer tokens or candidates")
 
 
 def acceptance_by_enumeration(selector: Selector, target: np.ndarray, draft: np.ndarray, law: DraftLaw) -> Any:

@@ -13,6 +13,7 @@ from ot_spec.arrays import (
     check_coins,
     coins_like,
     constant,
+    fractions,
     gather,
     is_exact,
     is_numpy,
@@ -266,7 +267,11 @@ def laws_valid(target: Array, draft: Array) -> Array:
 
 
 def as_laws(target: Any, draft: Any) -> tuple[Array, Array]:
-    """Both laws in float64 (or both exact), with one vocabulary; numpy laws are checked row by row."""
+    """Both laws in float64 (or both exact), with one vocabulary.
+
+    numpy laws are checked row by row. Those of other backends are taken as they are, since a check would wait for the
+    device: make them with `from_logits` or `from_probs`, which check unless told not to; NaN is flagged by `select`.
+    """
     if is_numpy(target) or not hasattr(target, "shape"):
         target, draft = _checked(target, "target"), _checked(draft, "draft")
         if is_exact(target) != is_exact(draft):
@@ -292,9 +297,13 @@ def _checked(law: Any, name: str) -> Array:
         sums = law.sum(axis=-1)
         if (abs(sums - 1) <= 1e-13).all() and (law >= 0).all():
             return law
-    elif is_exact(law):
+    elif is_exact(law) and law.size and not isinstance(law.flat[0], int) and _is_exact_law(law):
         return law
     return from_probs(law, name=name)
+
+
+def _is_exact_law(law: np.ndarray) -> bool:
+    return bool(np.all(law.sum(axis=-1) == 1) and np.all(law >= 0))
 
 
 def residual_or_target(xp: Any, residual: Array, target: Array) -> Array:

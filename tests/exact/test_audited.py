@@ -74,6 +74,7 @@ def test_the_truncated_rule_is_biased_by_what_it_reports():
     report = audit(rule, cases=[case], tier="exact")
     assert report.verdict == "biased"
     target, draft = case.laws()
+    assert report.counterexample is not None
     found = audit(rule, cases=[report.counterexample.case], tier="exact")
     small = report.counterexample.case
     assert found.tv == rule.bias(*small.laws(), small.k)

@@ -579,3 +579,10 @@ def test_an_interrupted_command_exits_130_and_keeps_its_chunks(tmp_path):
     assert output == b"" and b"Traceback" not in errors
     assert list((tmp_path / "chunks").glob("[!.]*.parquet"))
     assert not (tmp_path / "gap.csv").exists()
+
+
+def test_the_command_shows_a_study_of_the_optimum_alone(capfd):
+    with pytest.raises(SystemExit) as ended:
+        main(["gap", "--family", "dirichlet:concentration=1E-1", "--rows", "2", "--k", "1,2", "--selectors", ""])
+    assert ended.value.code == 0
+    assert "none" in capfd.readouterr().out
