@@ -33,7 +33,8 @@ _GAP = 1e-12
 def optimal_acceptance(target: Any, draft: Any, law: DraftLaw) -> Array:
     """alpha*, the largest P(Y in X) over all couplings of candidates X ~ law and Y ~ target; (..., V) -> (...).
 
-    target, draft: laws (..., V), numpy, torch or exact; leading axes broadcast. `draft` may be None for a law that does
+    target, draft: laws (..., V), numpy (checked), torch (as `from_probs` or `from_logits` made them) or exact; leading
+    axes broadcast. `draft` may be None for a law that does
     not look at it. O(V log V) a row for i.i.d., top-then-sample and fixed candidates, O(V k T) with some T = 300 nodes
     without replacement; independent, unequal drafts by minimum-norm-point iterations with a duality gap below 1e-12
     (SolverError naming the gap if it is not reached).

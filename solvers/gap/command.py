@@ -179,8 +179,9 @@ def _worst_cases(
     bar = progress.add_task("worst cases", total=len(wanted))
     cases = []
     for rule, law, k in wanted:
-        few = law == "without_replacement"  # its tuples are enumerated for every pair
-        tokens, budget = (k + 1, 2000) if few else (2, 20_000)
+        # two tokens are enough for independent drafts; elsewhere k of them are all the candidates there are
+        tokens = 2 if law == "iid" else k + 1
+        budget = 2000 if law == "without_replacement" else 20_000  # its tuples are enumerated for every pair
         cases.append(worst_case(rule, k, vocab=tokens, law=law, seed=seed, budget=budget))
         progress.advance(bar)
     return cases

@@ -156,9 +156,9 @@ def gap_study(
     Parameters
     ----------
     selectors: names of `solvers.SELECTORS` or objects of the `Selector` protocol; default all that are registered
-        except "luce" and "importance", which take seconds a row at the vocabulary of a language model. A selector appears beside the
-        draft laws that it `supports`. Where it has a method `estimate`, with the arguments of `acceptance`, that
-        gives the acceptance and its standard error.
+        except "luce" and "importance", which take seconds a row at the vocabulary of a language model. A selector
+        appears beside the draft laws that it `supports`. Where it has a method `estimate`, with the arguments of
+        `acceptance`, that gives the acceptance and its standard error.
     draft_laws: names among "iid", "without_replacement", "top_then_sample".
     k: numbers of candidates, >= 1.
     draft_temperatures: the draft is reheated by each (`ot_spec.reheated`), > 0.
