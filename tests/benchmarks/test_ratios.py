@@ -14,6 +14,7 @@ import torch
 
 from ot_spec import IID, WithoutReplacement, from_logits
 from solvers import get_selector, optimal_acceptance, optimal_cut
+from solvers.selectors import Optimal
 
 RUNS = 9
 
@@ -70,6 +71,18 @@ def test_optimum_iid_against_a_sort(report, backend, what):
     solve = optimal_acceptance if what == "acceptance" else optimal_cut
     ours = best(lambda: solve(target, draft, IID(8)))
     report(f"optimal {what}, i.i.d., V = 128,256, k = 8, {backend}", ours, "stable np.sort + gather", rival, 4)
+
+
+@pytest.mark.parametrize(("classes", "limit"), [(None, 5), (32, 1)], ids=["windows", "histogram"])
+@pytest.mark.parametrize("k", [2, 4, 8, 32])
+def test_optimal_selector_preparation_against_a_sort(report, k, classes, limit):
+    target, draft = (from_logits(x) for x in logits(128_256))
+    ratio = target / draft
+    order = np.argsort(ratio, kind="stable")
+    rival = best(lambda: (np.sort(ratio, kind="stable"), ratio[order]))
+    ours = best(lambda: Optimal(classes).windows(target, draft, k))
+    form = "a window a token" if classes is None else f"{classes} windows a doubling"
+    report(f"optimal, preparation, V = 128,256, k = {k}, {form}", ours, "stable np.sort + gather", rival, limit)
 
 
 def test_optimum_without_replacement_in_a_second(report):
