@@ -7,7 +7,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from ot_spec.arrays import Array, gather, is_exact, like, may_wait, namespace, ratio, to_numpy
+from ot_spec.arrays import Array, gather, is_exact, like, may_wait, namespace, positive_part, ratio, to_numpy
 from ot_spec.selector import as_float
 
 PER_DOUBLING = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -77,14 +77,25 @@ def _held_ratios(target: np.ndarray, draft: np.ndarray, place: np.ndarray, per_d
     return np.where(least == None, zero, least), most  # noqa: E711  (entry by entry)
 
 
-def spread(rates: Array, place: Array, draft: Array) -> Array:
-    """rates[place] * draft: a number a class (..., C), for each token of it (..., V)."""
-    if is_exact(draft) or not may_wait(draft):
-        return gather(namespace(draft), rates, place) * draft
+def spread(tilt: Array, rest: Array, place: Array, target: Array, draft: Array) -> Array:
+    """(tilt * target + rest * draft)+ with the numbers (..., C) of each token's class, (..., V)."""
+    xp = namespace(draft)
+    return positive_part(xp, gather(xp, tilt, place) * target + gather(xp, rest, place) * draft)
+
+
+def residual_pick(
+    tilt: Array, rest: Array, place: Array, target: Array, draft: Array, coins: Array, skip: Array
+) -> Array:
+    """`pick` from (target - spread(..))+, from the target where that is zero, in one pass over rows on a CPU.
+
+    place (..., V), coins (..., 1), skip (...): rows whose token is not needed and comes out as 0.
+    """
     lead, vocab = tuple(place.shape[:-1]), place.shape[-1]
-    parts = to_numpy(rates), to_numpy(place), np.broadcast_to(to_numpy(draft), tuple(place.shape))
-    rows = _spread_rows(*(np.ascontiguousarray(a.reshape(-1, a.shape[-1])) for a in parts))
-    return like(rows.reshape(*lead, vocab), draft)
+    hosts = [to_numpy(a) for a in (tilt, rest, place, target, draft, coins, skip[..., None])]
+    wide = np.broadcast_shapes(lead, *(a.shape[:-1] for a in hosts))
+    rows = [np.ascontiguousarray(np.broadcast_to(a, (*wide, a.shape[-1])).reshape(-1, a.shape[-1])) for a in hosts]
+    assert rows[2].shape[-1] == vocab
+    return like(_residual_rows(*rows).reshape(wide), target)
 
 
 def _classed(xp: Any, target: Array, draft: Array, shift: int, first: int, count: int) -> Array:
@@ -115,9 +126,37 @@ def _class_rows(
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _spread_rows(rates: np.ndarray, place: np.ndarray, draft: np.ndarray) -> np.ndarray:
-    out = np.empty(draft.shape)
-    for row in range(draft.shape[0]):
-        for y in range(draft.shape[1]):
-            out[row, y] = rates[row, place[row, y]] * draft[row, y]
+def _residual_rows(
+    tilt: np.ndarray,
+    rest: np.ndarray,
+    place: np.ndarray,
+    target: np.ndarray,
+    draft: np.ndarray,
+    coins: np.ndarray,
+    skip: np.ndarray,
+) -> np.ndarray:
+    out = np.zeros(target.shape[0], dtype=np.int64)
+    left = np.empty(target.shape[1])
+    for row in range(target.shape[0]):
+        if skip[row, 0]:
+            continue
+        mass = 0.0
+        for y in range(target.shape[1]):
+            which = place[row, y]
+            law = max(tilt[row, which] * target[row, y] + rest[row, which] * draft[row, y], 0.0)
+            left[y] = max(target[row, y] - law, 0.0)
+            mass += left[y]
+        if not mass > 0.0:
+            mass = 0.0
+            for y in range(target.shape[1]):
+                left[y] = target[row, y]
+                mass += left[y]
+        aim, reached, last = coins[row, 0] * mass, 0.0, 0
+        for y in range(target.shape[1]):
+            if left[y] > 0.0:
+                last = y
+                reached += left[y]
+                if reached > aim:
+                    break
+        out[row] = last
     return out

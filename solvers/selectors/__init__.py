@@ -9,12 +9,14 @@ from solvers.selectors.luce import Luce
 from solvers.selectors.maximal_coupling import MaximalCoupling
 from solvers.selectors.membership import Membership
 from solvers.selectors.optimal import Optimal
+from solvers.selectors.optimal_without_replacement import OptimalWithoutReplacement
 from solvers.selectors.rrs import RRS
 from solvers.selectors.rrs_without_replacement import RRSWithoutReplacement
 from solvers.selectors.top_then_sample import TopThenSampleRule
 
 SELECTORS = Registry("selector")
 SELECTORS.register("optimal", Optimal)
+SELECTORS.register("optimal_without_replacement", OptimalWithoutReplacement)
 SELECTORS.register("rrs_without_replacement", RRSWithoutReplacement)
 SELECTORS.register("k_seq", KSeq)
 SELECTORS.register("rrs", RRS)
@@ -59,6 +61,7 @@ __all__ = [
     "MaximalCoupling",
     "Membership",
     "Optimal",
+    "OptimalWithoutReplacement",
     "RRSWithoutReplacement",
     "TopThenSampleRule",
     "get_coupling",

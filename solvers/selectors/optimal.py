@@ -44,10 +44,10 @@ from ot_spec.arrays import (
 from ot_spec.draft_law import IID, DraftLaw
 from ot_spec.errors import OptionError
 from ot_spec.selector import Selection, acceptance_by_enumeration
-from solvers.exact.histogram import PER_DOUBLING, class_edges, histogram, spread
+from solvers.exact.histogram import PER_DOUBLING, class_edges, histogram, residual_pick, spread
 from solvers.exact.optimal_flow import flow_along, optimal_flow, running_maximum
 from solvers.selectors.canonical import CanonicalRule, Picking
-from solvers.selectors.rule import BLOCK, excess, laws_valid, overlap
+from solvers.selectors.rule import excess, laws_valid, overlap
 
 _ENUMERATED = 20_000
 
@@ -57,8 +57,8 @@ class Windows(NamedTuple):
 
     place: window of each token id. natural: n, wins a unit of mass in a window. shift: |m - n|. lack, surplus:
     running sums (..., V + 1) of (f - q)+ and (q - f)+, in fixed point of 2^-62 beside floats. law: f by token id.
-    For windows that several tokens share: tilt, mean, most: a token's own shift is the window's plus (minus, where it
-    gives) tilt * (target/draft - mean), `most` at most.
+    For windows that several tokens share: a token's own shift is the window's plus (minus, where it gives)
+    tilt * (target/draft - mean), `most` at most, and f is tilt * target + rest * draft instead of `law`.
     """
 
     place: Array
@@ -66,10 +66,24 @@ class Windows(NamedTuple):
     shift: Array
     lack: Array
     surplus: Array
-    law: Array
+    law: Array | None
     tilt: Array | None = None
     mean: Array | None = None
     most: Array | None = None
+    rest: Array | None = None
+
+    def whole_law(self, target: Array, draft: Array) -> Array:
+        """f by token id, (..., V)."""
+        return self.law if self.law is not None else spread(self.tilt, self.rest, self.place, target, draft)
+
+    def law_at(self, tokens: Array, target: Array, draft: Array) -> Array:
+        """f of some tokens (..., m)."""
+        xp = namespace(target)
+        if self.law is not None:
+            return gather(xp, self.law, tokens)
+        own = gather(xp, self.place, tokens)
+        wanted, drafted = gather(xp, target, tokens), gather(xp, draft, tokens)
+        return positive_part(xp, gather(xp, self.tilt, own) * wanted + gather(xp, self.rest, own) * drafted)
 
 
 class Optimal(CanonicalRule):
@@ -105,21 +119,18 @@ class Optimal(CanonicalRule):
         if self.classes is not None and single and law.size(draft.reshape(-1)).tuples <= _ENUMERATED:
             value = acceptance_by_enumeration(self, target.reshape(-1), draft.reshape(-1), law)
             return np.full(target.shape[:-1], value, dtype=target.dtype)[()]
-        return overlap(namespace(target), target, self.windows(target, draft, law.k).law)
+        return overlap(namespace(target), target, self.windows(target, draft, law.k).whole_law(target, draft))
 
     def _by_blocks(self, step: int, *arrays: Array) -> Selection:
-        # classes are few: all rows at once, and only what is V-sized in blocks (`_fallen`)
+        # classes are few and V-sized work is compiled: all rows at once
         return super()._by_blocks(step, *arrays) if self.classes is None else self._select(*arrays)
 
-    def _fallen(self, xp: Any, target: Array, law: Array, coins: Array) -> Array:
-        """A token of the residual (target - law)+ for each row."""
-        lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(law.shape[:-1]), tuple(coins.shape[:-1]))
-        step = max(1, BLOCK // target.shape[-1])
-        if self.classes is None or not may_wait(target) or len(lead) != 1 or lead[0] <= step:
-            return pick(or_else(xp, excess(xp, target, law), target), coins)[..., 0]
-        parts = [xp.broadcast_to(a, (*lead, a.shape[-1])) for a in (target, law, coins)]
-        rows = [[a[start : start + step] for a in parts] for start in range(0, lead[0], step)]
-        return xp.concat([pick(or_else(xp, excess(xp, t, f), t), c)[..., 0] for t, f, c in rows], axis=0)
+    def _fallen(self, xp: Any, windows: Windows, target: Array, draft: Array, coins: Array, kept: Array) -> Array:
+        """A token of the residual (target - f)+ for each row; of no meaning where the pick was kept."""
+        if windows.law is None and may_wait(target) and not is_exact(target):
+            return residual_pick(windows.tilt, windows.rest, windows.place, target, draft, coins, kept)
+        residual = excess(xp, target, windows.whole_law(target, draft))
+        return pick(or_else(xp, residual, target), coins)[..., 0]
 
     def windows(self, target: Array, draft: Array, k: int) -> Windows:
         """The preparation: one sort, or one histogram, then running sums."""
@@ -143,8 +154,7 @@ class Optimal(CanonicalRule):
         mean = ratio(xp, wanted, drafted, 0)
         tilt, most = _tilt(xp, natural, shift, mean, lack, surplus, class_edges(target, draft, place, self.classes))
         rest = ratio(xp, law, drafted, 0) - tilt * mean
-        law = positive_part(xp, spread(tilt, place, target) + spread(rest, place, draft))
-        return Windows(place, natural, shift, lack, surplus, law, tilt, mean, most)
+        return Windows(place, natural, shift, lack, surplus, None, tilt, mean, most, rest)
 
     def _chosen(
         self, target: Array, draft: Array, tokens: Array, filled: Array, valid: Array, coins: Array
@@ -166,9 +176,10 @@ class Optimal(CanonicalRule):
         below = coins[..., 2 * k : 2 * k + 1] * _number(rank[..., -1:], target) < _number(rank, target)
         slot = xp.argmax(xp.astype(tied & below, xp.int64), axis=-1)[..., None]
         winner = gather(xp, tokens, slot)
-        kept = coins[..., 2 * k + 1 : 2 * k + 2] * gather(xp, windows.law, winner) < gather(xp, target, winner)
+        law = windows.law_at(winner, target, draft)
+        kept = coins[..., 2 * k + 1 : 2 * k + 2] * law < gather(xp, target, winner)
         kept = kept[..., 0] & (top[..., 0] >= 0)
-        fallen = self._fallen(xp, target, windows.law, coins[..., 2 * k + 2 :])
+        fallen = self._fallen(xp, windows, target, draft, coins[..., 2 * k + 2 :], kept)
         return xp.where(kept, winner[..., 0], fallen), valid
 
     def _swapped(self, xp: Any, windows: Windows, own: Array, share: Array, partner: Array, swap: Array) -> Array:
@@ -213,7 +224,7 @@ class Optimal(CanonicalRule):
             for slot in range(k):
                 shares[slot] = shares[slot] + weight * total(xp, levels[slot] * ahead * after[slot + 1])
                 ahead = ahead * beaten[slot]
-        return Picking(xp.stack(shares, axis=-1), windows.law)
+        return Picking(xp.stack(shares, axis=-1), windows.whole_law(target, draft))
 
     def _level_law(self, xp: Any, windows: Windows, own: Array, share: Array, there: Array) -> Array:
         """P(a candidate at place `own` (...) plays in each window), (..., V); zeros for a slot that is not filled."""
@@ -250,7 +261,8 @@ class Optimal(CanonicalRule):
         fields = []
         for parts in zip(*made, strict=True):
             if parts[0] is None:
-                break
+                fields.append(None)
+                continue
             chosen = parts[0]
             for i, part in enumerate(parts[1:], 1):
                 chosen = xp.where(which == i, part, chosen)

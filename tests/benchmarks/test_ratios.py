@@ -117,3 +117,16 @@ def test_k_seq_select_against_one_draft_sampling(report):
         best(rival),
         1.5,
     )
+
+
+def test_optimal_select_against_k_seq(report):
+    """64 rows through select, preparation included, in shared windows."""
+    rows, vocab, k = 64, 49_152, 4
+    target, draft = (from_logits(torch.tensor(x)) for x in logits(vocab, rows))
+    generator = torch.Generator().manual_seed(0)
+    candidates = IID(k).sample(draft, torch.rand(rows, k, generator=generator, dtype=torch.float64)).tokens
+    optimal, k_seq = Optimal(32), get_selector("k_seq")
+    coins = torch.rand(rows, optimal.coins(k), generator=generator, dtype=torch.float64)
+    rival = best(lambda: k_seq.select(target, draft, candidates, coins[:, : k_seq.coins(k)]))
+    ours = best(lambda: optimal.select(target, draft, candidates, coins))
+    report("optimal select, 64 rows, V = 49,152, k = 4, 32 windows a doubling", ours, "k_seq select", rival, 1.5)

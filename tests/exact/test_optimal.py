@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from ot_spec import IID, MembershipTransport, TopThenSample, WithoutReplacement, from_logits, output_law
+from ot_spec.arrays import is_numpy
 from ot_spec.errors import OptionError, UnsupportedLawError
 from ot_spec.selector import acceptance_by_enumeration, as_float, select_law
 from solvers import optimal_acceptance
 from solvers.exact.optimal_flow import optimal_flow
+from solvers.selectors import optimal as optimal_module
 from solvers.selectors.optimal import Optimal, Windows
 from tests.exact.cases import generated
 
@@ -157,14 +159,15 @@ def test_full_vocabulary(k):
     vocab = 151_936
     for name, target, draft in pairs(vocab):
         windows = Optimal().windows(target, draft, k)
+        law = windows.whole_law(target, draft)
         for field in windows[:6]:
             assert np.isfinite(field).all(), (name, k)
         best = optimal_acceptance(target, draft, IID(k))
-        assert np.minimum(target, windows.law).sum() == pytest.approx(best, abs=1e-10), (name, k)
+        assert np.minimum(target, law).sum() == pytest.approx(best, abs=1e-10), (name, k)
         picked = pick_law(windows, draft, k)
-        sure = windows.law <= target  # as select compares: coin * law < target
-        keep = np.where(sure, target > 0, target / np.where(windows.law > 0, windows.law, 1))
-        residual = np.maximum(target - windows.law, 0)
+        sure = law <= target  # as select compares: coin * law < target
+        keep = np.where(sure, target > 0, target / np.where(law > 0, law, 1))
+        residual = np.maximum(target - law, 0)
         residual = residual / residual.sum() if residual.sum() > 0 else target
         out = picked * keep + (1 - (picked * keep).sum()) * residual
         assert abs(out - target).sum() / 2 < 1e-12, (name, k)
@@ -227,3 +230,21 @@ def test_shared_windows_lose_little():
 def test_classes_are_checked():
     with pytest.raises(OptionError, match="classes must be None or one of 1, 2, 4, 8, 16, 32, 64, 128, got 3"):
         Optimal(3)
+
+
+def test_shared_windows_select_alike_on_every_path():
+    """The compiled pass against the vectorised one (as a device runs it) and against conditional, row by row."""
+    rng = np.random.default_rng(2)
+    target, draft = rng.dirichlet(np.full(300, 0.2), 40), rng.dirichlet(np.full(300, 0.2), 40)
+    draft[3] = target[3]
+    selector = Optimal(32)
+    candidates = IID(3).sample(draft, rng.random((40, 3))).tokens
+    coins = rng.random((40, selector.coins(3)))
+    here = selector.select(target, draft, candidates, coins)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimal_module, "may_wait", is_numpy)
+        there = selector.select(*(torch.tensor(a) for a in (target, draft, candidates, coins)))
+    assert here.token.tolist() == there.token.tolist()
+    assert len(set(here.index.tolist())) > 2
+    stated = selector.conditional(target, draft, candidates)
+    assert (stated[np.arange(40), here.token] > 0).all()
