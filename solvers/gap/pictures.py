@@ -201,5 +201,7 @@ def _panels(sources: Sequence[str] | np.ndarray, title: str) -> tuple[Figure, li
 def _legend(figure: Figure, handles: dict[str, Any]) -> None:
     names = [name for name in ("optimum", "marginal bound") if name in handles]
     names += sorted(set(handles) - set(names))
-    columns = max(1, int(figure.get_figwidth() / 1.7))
+    # a column is as wide as its longest name and the mark before it
+    widest = 0.5 + 0.105 * max(map(len, names))
+    columns = max(1, min(len(names), int(figure.get_figwidth() / widest)))
     figure.legend([handles[name] for name in names], names, loc="outside lower center", ncols=columns, frameon=False)
