@@ -151,6 +151,17 @@ def _by_rows(function: Any, width: int, draft: Array, *others: Array) -> Array:
     return like(np.array(rows, dtype=arrays[0].dtype).reshape(*lead, width), draft)
 
 
+def _counted(tokens: Array) -> Candidates:
+    xp = namespace(tokens)
+    return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+
+
+def _normalised(xp: Any, weights: Array) -> Array:
+    """Each row divided by its total; rows of zeros stay."""
+    mass = total(xp, weights, keepdims=True)
+    return xp.where(mass > 0, weights / xp.where(mass > 0, mass, constant(1, mass)), constant(0, weights))
+
+
 def _with_zero(xp: Any, sums: Array) -> Array:
     return xp.concat([sums[..., :1] * 0, sums], axis=-1)
 
@@ -171,9 +182,7 @@ class IID:
 
     def sample(self, draft: Array, coins: Array) -> Candidates:
         _slots(coins, self.k)
-        tokens = pick(draft, coins)
-        xp = namespace(tokens)
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(pick(draft, coins))
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         law = _one_law(draft)
@@ -249,7 +258,7 @@ class WithoutReplacement(IID):
             slots.append(xp.where(open_, token, xp.full_like(token, -1)))
             left = xp.where(positions(xp, left) == token, constant(0, left), left)
         tokens = xp.concat(slots, axis=-1)
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(tokens)
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         law = _one_law(draft)
@@ -347,8 +356,7 @@ class TopThenSample:
         for slot in range(top.shape[-1]):
             held = held | (positions(xp, draft) == top[..., slot : slot + 1])
         rest = xp.where(held, constant(0, draft), draft)
-        mass = total(xp, rest, keepdims=True)
-        return top, xp.where(mass > 0, rest / xp.where(mass > 0, mass, constant(1, mass)), constant(0, rest))
+        return top, _normalised(xp, rest)
 
     def sample(self, draft: Array, coins: Array) -> Candidates:
         _slots(coins, self.k)
@@ -362,7 +370,7 @@ class TopThenSample:
         if short:
             parts.append(xp.full((*lead, short), -1, dtype=last.dtype, device=getattr(last, "device", None)))
         tokens = xp.concat(parts, axis=-1)
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(tokens)
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         law = _one_law(draft)
@@ -450,8 +458,7 @@ class HubPair(TopThenSample):
         xp = namespace(draft)
         hub = xp.full((*draft.shape[:-1], 1), self.hub, dtype=xp.int64, device=getattr(draft, "device", None))
         rest = xp.where(positions(xp, draft) == hub, constant(0, draft), draft)
-        mass = total(xp, rest, keepdims=True)
-        return hub, xp.where(mass > 0, rest / xp.where(mass > 0, mass, constant(1, mass)), constant(0, rest))
+        return hub, _normalised(xp, rest)
 
     def sample(self, draft: Array, coins: Array) -> Candidates:
         _slots(coins, 2)
@@ -460,7 +467,7 @@ class HubPair(TopThenSample):
         first, other = pick(draft, coins[..., :1]), pick(rest, coins[..., 1:])
         other = xp.where(total(xp, rest, keepdims=True) > 0, other, xp.full_like(other, -1))
         tokens = xp.concat([first, xp.where(first == hub, other, hub)], axis=-1)
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(tokens)
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         law = _one_law(draft)
@@ -521,7 +528,7 @@ class Fixed:
         xp = namespace(tokens)
         lead = np.broadcast_shapes(tuple(tokens.shape[:-1]), tuple(coins.shape[:-1]), tuple(draft.shape[:-1]))
         tokens = xp.broadcast_to(tokens, (*lead, self.k))
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(tokens)
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         law = _one_law(draft)
@@ -585,7 +592,7 @@ class Independent:
         _slots(coins, self.k)
         xp = namespace(self.drafts)
         tokens = xp.concat([pick(self._rows(j), coins[..., j : j + 1]) for j in range(self.k)], axis=-1)
-        return Candidates(tokens, xp.sum(xp.astype(tokens >= 0, xp.int64), axis=-1))
+        return _counted(tokens)
 
     def tuples(self, draft: Array) -> tuple[np.ndarray, np.ndarray]:
         self._fit(draft)

@@ -108,12 +108,6 @@ class OneStep(Subject):
         self.draft_law, self.sampler, self.arrays = law, sampler, arrays
         self.make = maker(arrays)
 
-    @property
-    def slack(self) -> Fraction:
-        """TV that rounding can cause: of the inputs, or in a draft sampler of its own."""
-        own = self.sampler is not None and not isinstance(self.sampler, DraftLaw)
-        return max(tolerance(self.arrays), tolerance("float64") if own else Fraction(0))
-
     def fits(self, case: Case) -> bool:
         any_k = self.draft_law is None or type(self.draft_law) in (IID, WithoutReplacement, TopThenSample)
         return case.k == self.k or (any_k and super().fits(case))

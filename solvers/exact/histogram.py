@@ -25,9 +25,7 @@ def histogram(target: Array, draft: Array, per_doubling: int) -> tuple[Array, Ar
     xp = namespace(target, draft)
     lead = np.broadcast_shapes(tuple(target.shape[:-1]), tuple(draft.shape[:-1]))
     vocab = target.shape[-1]
-    count = 2 * _DOUBLINGS * per_doubling + 2
-    shift = _MANTISSA - int(np.log2(per_doubling))
-    first = int(np.float64(2.0**-_DOUBLINGS).view(np.int64)) >> shift
+    shift, first, count = _bins(per_doubling)
     if is_exact(target):
         place = _classed(np, as_float(target), as_float(draft), shift, first, count)
         place = np.broadcast_to(place, (*lead, vocab))
@@ -56,9 +54,7 @@ def class_edges(target: Array, draft: Array, place: Array, per_doubling: int) ->
     """The least and the largest target/draft a class can hold, (C,); for exact laws those it does hold, (..., C)."""
     if is_exact(target):
         return _held_ratios(target, draft, place, per_doubling)
-    count = 2 * _DOUBLINGS * per_doubling + 2
-    shift = _MANTISSA - int(np.log2(per_doubling))
-    first = int(np.float64(2.0**-_DOUBLINGS).view(np.int64)) >> shift
+    shift, first, count = _bins(per_doubling)
     bounds = ((np.arange(count + 1, dtype=np.int64) - 1 + first) << shift).view(np.float64).copy()
     bounds[0], bounds[-1] = 0.0, np.inf
     return like(bounds[:-1], target), like(bounds[1:], target)
@@ -66,7 +62,7 @@ def class_edges(target: Array, draft: Array, place: Array, per_doubling: int) ->
 
 def _held_ratios(target: np.ndarray, draft: np.ndarray, place: np.ndarray, per_doubling: int) -> tuple[Array, Array]:
     lead, zero = place.shape[:-1], target.flat[0] * 0
-    least = np.full((*lead, 2 * _DOUBLINGS * per_doubling + 2), None, dtype=object)
+    least = np.full((*lead, _bins(per_doubling)[2]), None, dtype=object)
     most = np.full_like(least, zero)
     laws = [np.broadcast_to(a, place.shape) for a in (target, draft)]
     for index in np.ndindex(place.shape):
@@ -96,6 +92,12 @@ def residual_pick(
     rows = [np.ascontiguousarray(np.broadcast_to(a, (*wide, a.shape[-1])).reshape(-1, a.shape[-1])) for a in hosts]
     assert rows[2].shape[-1] == vocab
     return like(_residual_rows(*rows).reshape(wide), target)
+
+
+def _bins(per_doubling: int) -> tuple[int, int, int]:
+    """How far to shift the bits of a ratio, what the lowest bounded class is then, and how many classes there are."""
+    shift = _MANTISSA - int(np.log2(per_doubling))
+    return shift, int(np.float64(2.0**-_DOUBLINGS).view(np.int64)) >> shift, 2 * _DOUBLINGS * per_doubling + 2
 
 
 def _classed(xp: Any, target: Array, draft: Array, shift: int, first: int, count: int) -> Array:
