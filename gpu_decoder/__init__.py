@@ -1,1 +1,7 @@
-"""Real language models: what is run on them, and what is recorded of them."""
+"""Second floor: validated selectors on real language models."""
+
+from gpu_decoder.decode import Decoder, Generation
+from gpu_decoder.drafters import get_drafter
+from gpu_decoder.models import LanguageModel, load
+
+__all__ = ["Decoder", "Generation", "LanguageModel", "get_drafter", "load"]

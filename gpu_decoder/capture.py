@@ -11,9 +11,9 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -33,37 +33,15 @@ from gpu_decoder.models import (
     fingerprint,
     load,
 )
-from ot_spec.arrays import pick
+from gpu_decoder.processing import Processing
+from gpu_decoder.prompt_file import DEMO_PROMPTS, Prompt, as_prompts
+from ot_spec.arrays import pick, to_numpy
 from ot_spec.captured import CapturedWriter, read
 from ot_spec.cli import console, emit_json
 from ot_spec.errors import LawError, OptionError, PromptError, VocabularyError
-from ot_spec.law import align, from_logits, from_probs
-
-DEMO_PROMPTS = Path(str(resources.files("gpu_decoder"))) / "prompts" / "demo.txt"
+from ot_spec.law import align, from_probs
 
 _EXIT = "exit:"
-
-
-@dataclass(frozen=True)
-class Processing:
-    """What makes a law of logits: temperature, top-k, top-p, min-p, in this order."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def law(self, logits: torch.Tensor) -> np.ndarray:
-        """(..., V) logits -> (..., V) law in float64 on the host."""
-        return from_logits(logits.cpu().numpy(), **asdict(self))
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What a user says: one turn, or several with an answer between them."""
-
-    id: str
-    turns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -96,61 +74,6 @@ class Summary:
     draft_entropy: float
     bytes: int
     seconds: float
-
-
-def read_prompts(path: str | Path) -> list[Prompt]:
-    """The prompts of a file: JSON Lines if its name ends in .jsonl or .ndjson, else one prompt a line.
-
-    A JSON line is an object with a list of strings ``turns``, or a string ``prompt``; its ``id``,
-    ``prompt_id`` or ``question_id`` (a string or an integer) names the prompt. Prompts without a name are
-    called by the number of their line, the first being 1. Empty lines are passed over.
-
-    Raises PromptError naming the file, and the line where one is wrong.
-    """
-    path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as reason:
-        raise PromptError(f"{path} is not UTF-8 text: byte {reason.start} cannot be read") from reason
-    except OSError as reason:
-        raise PromptError(f"cannot read prompts from {path}: {reason.strerror}") from reason
-    parse = _parse_json if path.suffix.lower() in (".jsonl", ".ndjson") else _parse_plain
-    prompts: dict[str, tuple[int, Prompt]] = {}
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        prompt = parse(line, number, f"{path}, line {number}")
-        before, _ = prompts.setdefault(prompt.id, (number, prompt))
-        if before != number:
-            raise PromptError(f"{path}, line {number}: prompt {prompt.id!r} already stands in line {before}")
-    if not prompts:
-        raise PromptError(f"{path} holds no prompts")
-    return [prompt for _, prompt in prompts.values()]
-
-
-def _parse_plain(line: str, number: int, where: str) -> Prompt:
-    return Prompt(str(number), (line.strip(),))
-
-
-def _parse_json(line: str, number: int, where: str) -> Prompt:
-    try:
-        row = json.loads(line)
-    except ValueError as reason:
-        raise PromptError(f"{where}: not JSON, {reason}") from reason
-    if not isinstance(row, dict):
-        raise PromptError(f"{where}: expected an object, got {type(row).__name__}")
-    turns: Any = row["turns"] if "turns" in row else [row.get("prompt")]
-    if not isinstance(turns, list) or not turns or not all(_is_text(turn) for turn in turns):
-        raise PromptError(f'{where}: expected a list "turns" of non-empty strings, or a string "prompt"')
-    name = next((row[key] for key in ("id", "prompt_id", "question_id") if key in row), number)
-    if isinstance(name, bool) or not isinstance(name, str | int):
-        raise PromptError(f"{where}: the prompt's id should be a string or an integer, got {name!r}")
-    return Prompt(str(name), tuple(turns))
-
-
-def _is_text(turn: object) -> bool:
-    # half of a surrogate pair is valid JSON and no text
-    return isinstance(turn, str) and turn.strip() != "" and not any("\ud800" <= c <= "\udfff" for c in turn)
 
 
 def capture(
@@ -203,7 +126,7 @@ def capture(
     started = time.perf_counter()
     target_law, draft_law = target_law or Processing(), draft_law or Processing()
     _check_options(positions, tokens, chat, all_turns, target_law, draft_law, compact, limit, seed)
-    chosen = _prompts(prompts)
+    chosen = as_prompts(prompts)
     tell = progress or (lambda stage: None)
     tell(Stage(False, 0, len(chosen[:limit]), 0))
     pair = _Pair(target, draft, dtype, device, target_law, draft_law)
@@ -290,17 +213,6 @@ def _check_options(
         processing.law(torch.zeros(2))
 
 
-def _prompts(prompts: str | Path | Sequence[str | Prompt]) -> list[Prompt]:
-    if isinstance(prompts, str | Path):
-        return read_prompts(prompts)
-    made = [p if isinstance(p, Prompt) else Prompt(str(i), (p,)) for i, p in enumerate(prompts, start=1)]
-    if not made:
-        raise PromptError("no prompts given")
-    if len({p.id for p in made}) < len(made):
-        raise PromptError("two prompts have the same id")
-    return made
-
-
 class _Pair:
     """A target and a draft that read the same text and give the laws of its next token."""
 
@@ -352,7 +264,7 @@ class _Pair:
         laws = []
         for name, logits, made in zip(("target", "draft"), (target_logits, draft_logits), self._laws, strict=True):
             try:
-                laws.append(made.law(logits))
+                laws.append(to_numpy(made.law(logits)))
             except LawError as reason:
                 raise LawError(f"position {position}, {name}: {reason}") from reason
         target, draft = align(*laws, pad=True)

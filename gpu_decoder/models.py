@@ -7,6 +7,7 @@ in the user's cache (`cache_folder`).
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib.util
 import json
@@ -14,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,15 @@ def encode_chat(model: LanguageModel, turns: Sequence[str], *, answer: bool = Tr
     return [int(i) for i in model.tokenizer(text, add_special_tokens=False)["input_ids"]]
 
 
+def encode_prompt(model: LanguageModel, text: str, chat: bool | None = None) -> list[int]:
+    """Token ids of a prompt: in the chat template, as it stands, or (None) in the template where there is one."""
+    if model.tokenizer is None:
+        raise PromptError(f"{model.name!r} has no tokenizer: give token ids")
+    return (
+        encode_chat(model, [text]) if chat or (chat is None and model.tokenizer.chat_template) else encode(model, text)
+    )
+
+
 # ---- logits
 
 
@@ -256,6 +266,28 @@ def early_exit(model: LanguageModel, layers_left_out: int) -> EarlyExit:
     if not off <= 1e-3 * expected.abs().max():
         raise ModelError(f"no early exit of {model.name!r}: its logits are not head(norm(last layer's output))")
     return EarlyExit(layers[-1 - layers_left_out], head)
+
+
+def without_last_layers(model: LanguageModel, layers_left_out: int) -> LanguageModel:
+    """The model as its early exit sees it: the same weights and head, without the last layers; nothing is copied.
+
+    It reads and writes the cache of the layers it shares with the model. Raises as `early_exit` does.
+    """
+    leave = early_exit(model, layers_left_out)
+    decoder = model.model.get_decoder()
+    place = next((name for name, module in model.model.named_children() if module is decoder), None)
+    if place is None:
+        raise ModelError(f"{model.name!r} keeps its decoder inside another module: no early exit for it")
+    name, layers = next((name, m) for name, m in decoder.named_children() if leave.layer in list(m.children()))
+    kept = [*layers][: [*layers].index(leave.layer) + 1]
+    shorter, outer = copy.copy(decoder), copy.copy(model.model)
+    shorter._modules = {**decoder._modules, name: torch.nn.ModuleList(kept)}
+    outer._modules = {**model.model._modules, place: shorter}
+    outer.config = shorter.config = copy.deepcopy(model.model.config)
+    shorter.config.num_hidden_layers = len(kept)
+    if getattr(shorter.config, "layer_types", None):
+        shorter.config.layer_types = shorter.config.layer_types[: len(kept)]
+    return replace(model, name=f"{model.name} without {layers_left_out} layers", model=outer)
 
 
 def _first_of(model: LanguageModel, decoder: Any, *names: str) -> Any:

@@ -54,6 +54,10 @@ class ModelError(OtSpecError):
     """A model or tokenizer that cannot be loaded, or not used as asked."""
 
 
+class OutOfMemoryError(OtSpecError):
+    """A decode that does not fit into memory; the message says what to lower."""
+
+
 class PromptError(OtSpecError):
     """A prompts file, or a prompt of it, that cannot be used."""
 

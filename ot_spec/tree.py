@@ -194,6 +194,38 @@ class DraftTree:
         return namespace(laws).take(laws.reshape(-1, laws.shape[-1]), ids_beside(flat, laws), axis=0)
 
 
+class LawsByNode:
+    """Laws along a tree, (N + 1, V), each made when a rule first reads it: `make(row)` is a law (V,).
+
+    A rule that goes down one path reads a few rows of many, and a law of a large vocabulary is dear. `made` holds the
+    rows that were read. A rule takes this in place of an array; on a device all rows are made at once.
+    """
+
+    ndim = 2
+
+    def __init__(self, rows: int, vocab: int, make: Callable[[int], Array]):
+        self.shape = rows, vocab
+        self._make = make
+        self.made: dict[int, Array] = {}
+
+    def row(self, row: int) -> Array:
+        if row not in self.made:
+            self.made[row] = self._make(row)
+        return self.made[row]
+
+    def __getitem__(self, rows: slice) -> Array:
+        """laws[a:b], (b - a, V); of one row, a view."""
+        chosen = range(*rows.indices(self.shape[0]))
+        if len(chosen) == 1:
+            return self.row(chosen[0])[None]
+        return namespace(self.row(0)).stack([self.row(row) for row in chosen])
+
+
+def laws_array(laws: Array | LawsByNode) -> Array:
+    """All rows as an array."""
+    return laws[:] if isinstance(laws, LawsByNode) else laws
+
+
 def ids_beside(ids: Any, model: Array) -> Array:
     """A few integers from the host, where `model` lives. The copy does not wait for what a device is doing."""
     ids = np.asarray(ids, dtype=np.int64)
@@ -267,7 +299,7 @@ class SequenceRule(Protocol):
 
     tree: the draft. target_laws (N + 1, V): row 0 the target's law at the root, row i + 1 after node i. draft_laws:
     likewise the law the children of the node were drawn from; rows of nodes without children are not read, and may be
-    left out at the end. All methods are pure.
+    left out at the end. Either may be a `LawsByNode`. All methods are pure.
     """
 
     name: str

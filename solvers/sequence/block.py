@@ -11,7 +11,7 @@ from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import ShapeError
 from ot_spec.tree import DraftTree
 from solvers.selectors.rule import excess
-from solvers.sequence.rule import StoppingRule, StopTest, finite, laws_at, passing
+from solvers.sequence.rule import StoppingRule, StopTest, finite, first_law, laws_at, passing
 
 
 class Block(StoppingRule):
@@ -36,7 +36,7 @@ class Block(StoppingRule):
         size = len(tree)
         if tree.draws.size > size or (tree.parents != np.arange(size) - 1).any():
             raise ShapeError(f"{self.name} takes one path, got {tree!r}; traversal and spectr take trees")
-        xp = namespace(target_laws)
+        xp = namespace(first_law(target_laws))
         laws = [laws_at(tree, [node], target_laws, draft_laws) for node in range(-1, size)]
         rates = [total(xp, laws[0][0] * 0) + 1]
         valid = rates[0] == rates[0]

@@ -23,7 +23,7 @@ from ot_spec.arrays import (
 )
 from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import CandidateError, LawError, OptionError, ShapeError
-from ot_spec.tree import Commit, DraftTree, ids_beside
+from ot_spec.tree import Commit, DraftTree, LawsByNode, ids_beside, laws_array
 from solvers.selectors.rule import as_laws, residual_or_target
 
 
@@ -52,7 +52,7 @@ class TreeRule(ABC):
     def conditional(self, tree: DraftTree, target_laws: Array, draft_laws: Array) -> Array:
         """P(the accepted path ends at the row's node and y is the token after it | tree), (N + 1, V), total 1."""
         self._check_laws(tree, target_laws, draft_laws)
-        return self._conditional(tree, target_laws, draft_laws)
+        return self._conditional(tree, laws_array(target_laws), laws_array(draft_laws))
 
     def commit(self, tree: DraftTree, target_laws: Array, draft_laws: Array, coins: Array) -> Commit:
         """The outcome for coins (coins(tree),) in [0, 1).
@@ -61,14 +61,14 @@ class TreeRule(ABC):
         a row that is no law, OptionError for a coin outside [0, 1), ShapeError for arrays that do not fit the tree.
         """
         coins = self._checked(tree, target_laws, draft_laws, coins)
-        if may_wait(target_laws):
+        if may_wait(first_law(target_laws)):
             return self._commit(tree, target_laws, draft_laws, coins)
-        return self.read(tree, to_numpy(self._answers(tree, target_laws, draft_laws, coins)))
+        return self.read(tree, to_numpy(self._answers(tree, laws_array(target_laws), laws_array(draft_laws), coins)))
 
     def answers(self, tree: DraftTree, target_laws: Array, draft_laws: Array, coins: Array) -> Array:
         """What `read` needs, a few integers (m,), without waiting for a device."""
         coins = self._checked(tree, target_laws, draft_laws, coins)
-        return self._answers(tree, target_laws, draft_laws, coins)
+        return self._answers(tree, laws_array(target_laws), laws_array(draft_laws), coins)
 
     @abstractmethod
     def read(self, tree: DraftTree, answers: np.ndarray) -> Commit:
@@ -89,7 +89,7 @@ class TreeRule(ABC):
             raise ShapeError(f"{self.name} takes {self.coins(tree)} coins for {tree!r}, got shape {tuple(coins.shape)}")
         if may_wait(coins):
             check_coins(coins)
-        return like(coins, target_laws)
+        return like(coins, first_law(target_laws))
 
     def _check_laws(self, tree: DraftTree, target_laws: Array, draft_laws: Array) -> None:
         if draft_laws is None and self.reads_draft_laws:
@@ -214,14 +214,14 @@ class StoppingRule(TreeRule):
         return xp.concat([rows[row] for row in range(len(tree) + 1)], axis=0)
 
     def _commit(self, tree: DraftTree, target_laws: Array, draft_laws: Array, coins: Array) -> Commit:
-        coins = coins_like(coins, target_laws)
+        coins = coins_like(coins, first_law(target_laws))
         for test in self.tests(tree, target_laws, draft_laws):
             if not bool(test.valid):
                 raise CandidateError(
                     f"row {test.row}: a token before it cannot come from its draft law, or a law is none"
                 )
             if test.row == 0 or bool(coins[test.row - 1 : test.row] < test.rate):
-                weights = or_else(namespace(target_laws), test.weights, test.target)
+                weights = or_else(namespace(test.target), test.weights, test.target)
                 return Commit.at(tree, test.row - 1, int(pick(weights, coins[None, -1:])[0, 0]))
         raise AssertionError("unreachable: the root passes")
 
@@ -244,6 +244,11 @@ class StoppingRule(TreeRule):
         if token < 0:
             raise CandidateError("a token of the tree cannot come from its draft law, or a law or a coin is none")
         return Commit.at(tree, row - 1, token)
+
+
+def first_law(laws: Array) -> Array:
+    """The laws or, where they are made on demand, the root's (1, V): what they are made of."""
+    return laws[:1] if isinstance(laws, LawsByNode) else laws
 
 
 def check_laws(tree: DraftTree, target_laws: Array, draft_laws: Array) -> None:

@@ -13,7 +13,7 @@ from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import CandidateError
 from ot_spec.tree import DraftTree
 from solvers.selectors.rule import excess, residual_or_target
-from solvers.sequence.rule import StoppingRule, StopTest, finite, laws_at, passing
+from solvers.sequence.rule import StoppingRule, StopTest, finite, first_law, laws_at, passing
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Traversal(StoppingRule):
                 f"node {node} was drawn {tree.multiplicity[node]} times; {self.name} takes siblings drawn without "
                 "replacement"
             )
-        xp = namespace(target_laws)
+        xp = namespace(first_law(target_laws))
 
         def enter(node: int, rate: Any, valid: Any) -> _Visit:
             target, draft = laws_at(tree, [node], target_laws, draft_laws)

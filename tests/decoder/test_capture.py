@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_decoder.capture import DEMO_PROMPTS, Processing, Prompt, Stage, capture, read_prompts
+from gpu_decoder.capture import Stage, capture
 from gpu_decoder.models import early_exit, encode, encode_chat, load
+from gpu_decoder.processing import Processing
+from gpu_decoder.prompt_file import DEMO_PROMPTS, Prompt, read_prompts
 from ot_spec.arrays import pick
 from ot_spec.captured import overlap, read
 from ot_spec.cli import main

@@ -1,0 +1,306 @@
+"""Which trees are drafted: policies, and the loop that grows a tree from a drafter's laws."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from gpu_decoder.coins import Coins
+from gpu_decoder.drafters import DraftSession, Scores
+from gpu_decoder.verify import Block
+from ot_spec.arrays import Array, like, namespace, to_numpy
+from ot_spec.draft_law import IID, DraftLaw, Fixed, HubPair, TopThenSample, WithoutReplacement
+from ot_spec.errors import OptionError
+from ot_spec.tree import DraftTree, LawsByNode
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What is handed to a sequence rule: the tree, and the laws its nodes were drawn from (None: fixed beforehand)."""
+
+    tree: DraftTree
+    laws: LawsByNode | None
+
+
+class TreePolicy(ABC):
+    """Decides how many children a node gets and by which draft law. `length`: tokens on the longest path."""
+
+    length: int
+    sampled: bool = True
+
+    @abstractmethod
+    def laws(self) -> list[DraftLaw]:
+        """Every draft law that the children of a node may be drawn by."""
+
+    @abstractmethod
+    def law_at(self, level: int, drawn: int) -> DraftLaw:
+        """The draft law of the children of a node at `level` (0: the root) that was drawn `drawn` times."""
+
+
+@dataclass(frozen=True)
+class Sequences(TreePolicy):
+    """`count` independent sequences, merged where they agree (SpecTr): a node drawn m times has m draws below it."""
+
+    count: int
+    length: int
+
+    def __post_init__(self) -> None:
+        check_size(self.count, self.length)
+
+    def laws(self) -> list[DraftLaw]:
+        return [IID(k) for k in range(1, self.count + 1)]
+
+    def law_at(self, level: int, drawn: int) -> DraftLaw:
+        return IID(self.count if level == 0 else drawn)
+
+
+@dataclass(frozen=True)
+class Branches(TreePolicy):
+    """widths[l] children at every node of level l, drawn by `law` (Sequoia, RSD); repeats, if any, are one node."""
+
+    widths: tuple[int, ...]
+    law: Callable[[int], DraftLaw] = WithoutReplacement
+
+    def __post_init__(self) -> None:
+        check_size(min(self.widths, default=0), len(self.widths))
+
+    @property
+    def length(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return len(self.widths)
+
+    def laws(self) -> list[DraftLaw]:
+        return [self._law(width) for width in sorted(set(self.widths))]
+
+    def law_at(self, level: int, drawn: int) -> DraftLaw:
+        return self._law(self.widths[level])
+
+    def _law(self, width: int) -> DraftLaw:
+        return IID(1) if width == 1 else self.law(width)
+
+
+@dataclass(frozen=True)
+class BestFirst(TreePolicy):
+    """The `nodes` prefixes of largest draft probability, at most `length` deep (OPT-Tree 2024): no coin is thrown.
+
+    Nothing is sampled, so the tree is verified by the target's own path (`point_mass`).
+    """
+
+    nodes: int
+    length: int
+    sampled = False
+
+    def __post_init__(self) -> None:
+        check_size(self.nodes, self.length)
+
+    def laws(self) -> list[DraftLaw]:
+        return [Fixed(tuple(range(self.nodes)))]
+
+    def law_at(self, level: int, drawn: int) -> DraftLaw:
+        raise NotImplementedError("children are chosen, not drawn")
+
+
+def hub_pairs(width: int) -> DraftLaw:
+    if width != 2:
+        raise OptionError(f"a hub makes pairs: 2 candidates, not {width}")
+    return HubPair()
+
+
+POLICIES: dict[str, Callable[[int, int], TreePolicy]] = {
+    "iid": Sequences,
+    "without_replacement": lambda count, length: Branches((count, *[1] * (length - 1))),
+    "top_then_sample": lambda count, length: Branches((count, *[1] * (length - 1)), TopThenSample),
+    "hub_pair": lambda count, length: Branches((count, *[1] * (length - 1)), hub_pairs),
+    "fixed": lambda count, length: BestFirst(count * length, length),
+}
+"""The default tree of K candidates and length L for each draft law, the first that a rule supports being taken."""
+
+
+def check_size(candidates: int, length: int) -> None:
+    for name, value in (("candidates", candidates), ("length", length)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise OptionError(f"{name} must be an integer of at least 1, got {value!r}")
+
+
+# ---- growing
+
+
+@dataclass
+class _Growing:
+    """One row's tree while it grows. tokens, parents, chances by node; draws in order; law rows by place (0: root)."""
+
+    text: Sequence[int]
+    depth: int
+    coins: Coins
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    draws: list[int] = field(default_factory=list)
+    frontier: list[int] = field(default_factory=lambda: [-1])
+    rows: dict[int, Array] = field(default_factory=dict)
+    places: dict[int, int] = field(default_factory=lambda: {-1: -1})  # of nodes among the tokens the drafter has read
+
+    def prefix(self, node: int) -> list[int]:
+        path = []
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        return [*self.text, *path[::-1]]
+
+    def add(self, parent: int, tokens: list[int], chances: list[float]) -> list[int]:
+        """Draw these children; the distinct nodes among them."""
+        here: dict[int, int] = {}
+        for token, chance in zip(tokens, chances, strict=True):
+            if token < 0:
+                continue
+            if token not in here:
+                here[token] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.chances.append(chance)
+            self.draws.append(here[token])
+        return list(here.values())
+
+
+LawOf = Callable[[Sequence[int], torch.Tensor], torch.Tensor]
+"""(ids of a prefix, logits (V,)) -> processed scores (V,)."""
+
+
+def grow(
+    policy: TreePolicy,
+    session: DraftSession,
+    texts: Sequence[Sequence[int]],
+    depths: Sequence[int],
+    coins: Sequence[Coins],
+    law: Callable[[torch.Tensor], Array],
+    processed: LawOf | None,
+    vocab: int,
+) -> list[Draft]:
+    """A draft for each text, at most depths[row] deep; level by level, all rows and branches in one pass a level.
+
+    law: scores (n, V') -> laws (n, V'), the very arrays that the rule is given. processed: logits processors. vocab:
+    the target's V; laws of fewer tokens are zero on the rest, scores past it are never drawn.
+    """
+    rows = [_Growing(*given) for given in zip(texts, depths, coins, strict=True)]
+    if not any(depths):
+        return [_finished(row, policy, vocab) for row in rows]
+    scores = session.begin(texts)
+    for level in range(max(depths)):
+        _lay_out_laws(rows, scores, level, law, processed, vocab)
+        for row in rows:
+            row.frontier = _children(policy, row, level) if level < row.depth else []
+        if level + 1 == max(depths):
+            break
+        blocks = []
+        for row in rows:
+            reading = row.frontier if level + 1 < row.depth else []
+            blocks.append(Block([row.tokens[n] for n in reading], [row.places[row.parents[n]] for n in reading]))
+            row.places |= {node: len(row.places) - 1 + i for i, node in enumerate(reading)}
+            row.frontier = reading
+        if not any(block.tokens for block in blocks):
+            break
+        scores = session.extend(blocks)
+    session.end()
+    return [_finished(row, policy, vocab) for row in rows]
+
+
+def _lay_out_laws(
+    rows: list[_Growing],
+    scores: list[Scores],
+    level: int,
+    law: Callable[[torch.Tensor], Array],
+    processed: LawOf | None,
+    vocab: int,
+) -> None:
+    """The laws after the frontier's nodes; a node where the drafter proposes nothing leaves the frontier."""
+    given: list[torch.Tensor] = []
+    for row, found in zip(rows, scores, strict=True):
+        if level >= row.depth:
+            row.frontier = []
+        if found.proposes is not None:
+            kept = [place for place, node in enumerate(row.frontier) if found.proposes[place]]
+            given.append(found.logits[kept])
+            row.frontier = [row.frontier[place] for place in kept]
+        else:
+            given.append(found.logits[: len(row.frontier)])
+    logits = torch.cat([g[..., :vocab] for g in given if len(g)]) if any(len(g) for g in given) else None
+    if logits is None:
+        return
+    if processed is not None:
+        prefixes = [row.prefix(node) for row in rows for node in row.frontier]
+        logits = torch.stack([processed(ids, one) for ids, one in zip(prefixes, logits, strict=True)])
+    laws, place = _widened(law(logits), vocab), 0
+    for row in rows:
+        for node in row.frontier:
+            row.rows[node] = laws[place]
+            place += 1
+
+
+def _widened(laws: Array, vocab: int) -> Array:
+    if laws.shape[-1] == vocab:
+        return laws
+    wide = namespace(laws).zeros_like(laws[:, :1]) * 0
+    xp = namespace(laws)
+    return xp.concat([laws, xp.broadcast_to(wide, (len(laws), vocab - laws.shape[-1]))], axis=-1)
+
+
+def _children(policy: TreePolicy, row: _Growing, level: int) -> list[int]:
+    if isinstance(policy, BestFirst):
+        return _best(policy, row)
+    drawn = np.bincount(row.draws, minlength=len(row.tokens)) if row.draws else np.zeros(0, dtype=int)
+    found: list[int] = []
+    for node in row.frontier:
+        law, here = policy.law_at(level, int(drawn[node]) if node >= 0 else 1), row.rows[node]
+        thrown = like(row.coins.random(law.k), here)
+        tokens = to_numpy(law.sample(here[None], thrown[None]).tokens)[0].tolist()
+        found += row.add(node, tokens, [1.0] * len(tokens))
+    return found
+
+
+def _best(policy: BestFirst, row: _Growing) -> list[int]:
+    """Children that may be among the most probable prefixes once the tree is whole."""
+    offers: list[tuple[float, int, int]] = []
+    for node in row.frontier:
+        here = row.rows[node]
+        chance = row.chances[node] if node >= 0 else 1.0
+        many = min(policy.nodes, here.shape[-1])
+        masses = to_numpy(here) if not hasattr(here, "topk") else None
+        if masses is None:
+            top, ids = here.topk(many)
+            pairs = zip(top.tolist(), ids.tolist(), strict=True)
+        else:
+            ids = np.argsort(-masses, kind="stable")[:many]
+            pairs = zip((float(masses[i]) for i in ids), ids.tolist(), strict=True)
+        offers += [(-chance * mass, node, token) for mass, token in pairs if mass > 0]
+    least = sorted(-c for c in row.chances)[: policy.nodes]
+    bar = least[-1] if len(least) == policy.nodes else 0.0
+    found: list[int] = []
+    for minus, node, token in sorted(offers)[: policy.nodes]:
+        if minus < bar:
+            found += row.add(node, [token], [-minus])
+    return found
+
+
+def _finished(row: _Growing, policy: TreePolicy, vocab: int) -> Draft:
+    if not policy.sampled:
+        return Draft(_pruned(row, policy), None)
+    tree = DraftTree(row.tokens, row.parents, row.draws)
+    inner = max(row.parents, default=-1) + 2  # rows of leaves at the end are left out
+
+    def law(place: int) -> Array:
+        # a node without children: nothing reads its law
+        return row.rows[place - 1] if place - 1 in row.rows else next(iter(row.rows.values()))
+
+    return Draft(tree, LawsByNode(inner if len(tree) else 1, vocab, law))
+
+
+def _pruned(row: _Growing, policy: TreePolicy) -> DraftTree:
+    """The tree of the most probable nodes; a node is no more probable than the one before it."""
+    assert isinstance(policy, BestFirst)
+    order = sorted(range(len(row.tokens)), key=lambda node: (-row.chances[node], node))[: policy.nodes]
+    kept: dict[int, int] = {-1: -1} | {node: place for place, node in enumerate(sorted(order))}
+    nodes = [node for node in kept if node >= 0]
+    return DraftTree([row.tokens[n] for n in nodes], [kept[row.parents[n]] for n in nodes])

@@ -1,0 +1,255 @@
+"""Reading trees of drafted tokens in one forward pass, for a batch of texts of any lengths."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_decoder.kv_cache import TreeCache
+from gpu_decoder.models import LanguageModel
+from ot_spec.errors import ModelError, PromptError
+
+CHUNK = 512  # tokens a row of a prompt read in one pass: bounds the mask and the hidden states
+
+_RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "hybrid", "chunked_attention")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Tokens to read after a text: parents[i] is the place, among all tokens read since the last `keep`, of the one
+    before tokens[i]; -1 is the end of the text."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], after: int = -1, seen: int = 0) -> Block:
+        """One path after place `after`, where `seen` tokens have been read."""
+        return cls(tokens, [after, *range(seen, seen + len(tokens) - 1)][: len(tokens)])
+
+
+@dataclass
+class _Pending:
+    """What was read of one text since the last `keep`: the slots each token sees, itself last, and its depth."""
+
+    sees: list[tuple[int, ...]] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+
+
+class TreeReader:
+    """A model reading a batch of texts: `read` goes on in trees, `keep` makes one path a row part of the text.
+
+    lengths: tokens kept of each text; they lie in slots 0 .. length - 1 of the cache. A token attends to its text and
+    to its own path, by a mask (rows, 1, tokens, slots), at the position its depth says. Windows of sliding attention
+    are part of the mask, and no key is dropped for them, so that reading on after a rejected path is exact. Padding
+    of shorter blocks is seen by nothing.
+    """
+
+    def __init__(self, model: LanguageModel, rows: int):
+        check_tree_attention(model)
+        self.model = model
+        self.lengths = [0] * rows
+        self._cache = TreeCache(_attention_of(model.model).layers, rows)
+        self._pending = [_Pending() for _ in range(rows)]
+        self._used = 0
+
+    def prefill(self, texts: Sequence[Sequence[int]]) -> None:
+        """Read and keep the rest of each text, whose first `lengths` tokens are kept already."""
+        while any(len(text) > length for text, length in zip(texts, self.lengths, strict=True)):
+            parts = [text[length : length + CHUNK] for text, length in zip(texts, self.lengths, strict=True)]
+            self.read([Block.chain(part) for part in parts], logits=False)
+            self.keep([list(range(len(part))) for part in parts])
+
+    def read(
+        self, blocks: Sequence[Block], *, through: LanguageModel | None = None, logits: bool = True
+    ) -> list[torch.Tensor]:
+        """The logits after every token of each block, (tokens, V) in the model's dtype.
+
+        through: the model's first layers under a head, which use the same cache; the text must be read again by the
+        model itself. logits: False to leave them out where only the text is wanted.
+        """
+        model = through or self.model
+        width = max((len(block.tokens) for block in blocks), default=0)
+        if width == 0:
+            return [torch.empty(0, model.vocab) for _ in blocks]
+        first = max(self._used, max(self.lengths))
+        mask, positions, tokens = self._laid_out(blocks, first, width)
+        self._used = self._cache.end = first + width
+        self._cache.reserve(self._used)
+        device = model.model.get_input_embeddings().weight.device
+        out = model.model(
+            input_ids=torch.from_numpy(tokens).to(device),
+            attention_mask=self._masks(mask, positions, first, model.model, device),
+            position_ids=torch.from_numpy(positions[:, first:]).to(device),
+            cache=self._cache,
+            use_cache=True,
+            logits_to_keep=0 if logits else 1,
+        )
+        return [row[: len(block.tokens)] for row, block in zip(out.logits, blocks, strict=True)]
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep the tokens at these places, from the text's end down one path, of each row; drop the others."""
+        rows, sources, goals = [], [], []
+        for row, path in enumerate(paths):
+            for place in path:
+                source, goal = self._pending[row].sees[place][-1], self.lengths[row]
+                if source != goal:
+                    rows.append(row)
+                    sources.append(source)
+                    goals.append(goal)
+                self.lengths[row] += 1
+        self._cache.move(rows, sources, goals)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what was read since the last `keep`."""
+        self._pending = [_Pending() for _ in self.lengths]
+        self._used = 0
+
+    def select(self, rows: list[int]) -> None:
+        """Go on with these texts only, in this order."""
+        self.lengths = [self.lengths[row] for row in rows]
+        self._pending = [self._pending[row] for row in rows]
+        self._cache.select(rows)
+
+    def _laid_out(self, blocks: Sequence[Block], first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What each new token sees (rows, width, slots), the position of every slot (rows, slots), the tokens."""
+        rows = len(blocks)
+        mask = np.zeros((rows, width, first + width), dtype=bool)
+        positions = np.zeros((rows, first + width), dtype=np.int64)
+        tokens = np.zeros((rows, width), dtype=np.int64)
+        for row, (block, pending) in enumerate(zip(blocks, self._pending, strict=True)):
+            length, seen = self.lengths[row], len(pending.sees)
+            tokens[row, : len(block.tokens)] = block.tokens
+            positions[row, :length] = np.arange(length)
+            for sees, depth in zip(pending.sees, pending.depths, strict=True):
+                positions[row, sees[-1]] = length + depth
+            for place, parent in enumerate(block.parents):
+                slot = first + place
+                depth = 0 if parent < 0 else pending.depths[parent] + 1
+                positions[row, slot] = length + depth
+                if parent >= seen:
+                    mask[row, place] = mask[row, parent - seen]
+                else:
+                    mask[row, place, :length] = True
+                    mask[row, place, list(pending.sees[parent]) if parent >= 0 else []] = True
+                mask[row, place, slot] = True
+                pending.sees.append((*(pending.sees[parent] if parent >= 0 else ()), slot))
+                pending.depths.append(depth)
+            padding = np.arange(len(block.tokens), width)
+            mask[row, padding, first + padding] = True  # a token that sees nothing makes NaN
+        return mask, positions, tokens
+
+    def _masks(self, mask: np.ndarray, positions: np.ndarray, first: int, module: Any, device: Any) -> Any:
+        attention = _attention_of(module)
+
+        def placed(seen: np.ndarray) -> torch.Tensor:
+            bits = torch.from_numpy(seen[:, None]).to(device)
+            if not attention.additive:
+                return bits
+            low = torch.finfo(module.dtype).min
+            return torch.zeros(bits.shape, dtype=module.dtype, device=device).masked_fill(~bits, low)
+
+        if attention.window is None:
+            return placed(mask)
+        near = mask & (positions[:, first:, None] - positions[:, None, :] < attention.window)
+        if not attention.mixed:
+            return placed(near)
+        return {"full_attention": placed(mask), "sliding_attention": placed(near)}
+
+
+@dataclass(frozen=True)
+class _Attention:
+    layers: int
+    window: int | None
+    mixed: bool
+    additive: bool
+
+
+def _attention_of(module: Any) -> _Attention:
+    config = module.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or [])
+    window = getattr(config, "sliding_window", None)
+    if kinds and "sliding_attention" not in kinds:
+        window = None
+    return _Attention(
+        layers=config.num_hidden_layers,
+        window=window,
+        mixed=window is not None and {"full_attention", "sliding_attention"} <= kinds,
+        additive=config._attn_implementation == "eager",
+    )
+
+
+_checked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def check_tree_attention(model: LanguageModel) -> None:
+    """Raise ModelError unless the model reads a small tree as it reads each of its paths.
+
+    Refused at once: states that cannot be rewound (recurrent layers, chunked attention), attention kernels that take
+    no mask of their own. A model is checked once.
+    """
+    module = model.model
+    if module in _checked:
+        return
+    config = module.config.get_text_config()
+    kinds = [kind for kind in getattr(config, "layer_types", None) or [] if any(word in kind for word in _RECURRENT)]
+    if kinds or getattr(module, "_is_stateful", False):
+        raise ModelError(
+            f"{model.name!r} keeps a state that cannot be rewound ({kinds[0] if kinds else 'recurrent'} layers), so "
+            "rejected tokens cannot be taken back: decode it with its own generate"
+        )
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise ModelError(
+            f"{model.name!r} uses the attention kernel {config._attn_implementation!r}, which takes no mask of a tree: "
+            'load it with attn_implementation="sdpa"'
+        )
+    _checked.add(module)
+    try:
+        off = _difference_on_a_tree(model)
+    except Exception as reason:
+        _checked.discard(module)
+        raise ModelError(f"{model.name!r} cannot read a tree of tokens: {reason}") from reason
+    if not off <= {torch.float64: 1e-6, torch.float32: 1e-2}.get(module.dtype, 0.2):
+        _checked.discard(module)
+        raise ModelError(
+            f"{model.name!r} reads a token in a tree otherwise than alone (logits differ by {off:.3g} of their "
+            "spread): its attention does not follow masks and positions"
+        )
+
+
+@torch.inference_mode()
+def _difference_on_a_tree(model: LanguageModel) -> float:
+    """The largest difference of logits between a tree and its paths, in units of their standard deviation."""
+    ids = [(7 * i + 3) % model.vocab for i in range(5)]
+    tree = Block(ids[1:], [-1, -1, 1, 0])
+    reader = TreeReader(model, 1)
+    reader.prefill([ids[:1]])
+    [found] = reader.read([tree])
+    off = 0.0
+    for end, path in ((3, [0, 1, 4]), (2, [0, 2, 3])):
+        alone = TreeReader(model, 1)
+        [plain] = alone.read([Block.chain([ids[i] for i in path])])
+        off = max(off, float((found[end].double() - plain[-1].double()).abs().max() / plain[-1].double().std()))
+    return off
+
+
+def check_readable(model: LanguageModel, texts: Sequence[Sequence[int]], room: int) -> None:
+    """Raise PromptError for a text that is empty, holds an id the model does not read, or leaves no room."""
+    width = model.model.get_input_embeddings().weight.shape[0]
+    for row, text in enumerate(texts):
+        if not len(text):
+            raise PromptError(f"prompt {row} is empty: there is nothing to read before its first token")
+        if not 0 <= min(text) <= max(text) < width:
+            wrong = next(i for i in text if not 0 <= i < width)
+            raise PromptError(f"prompt {row} holds token {wrong}; {model.name!r} reads tokens 0 to {width - 1}")
+        if model.context is not None and len(text) + room > model.context:
+            raise PromptError(
+                f"prompt {row} has {len(text)} tokens, and {room} more are asked for; {model.name!r} reads "
+                f"{model.context}"
+            )
