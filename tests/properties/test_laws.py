@@ -292,3 +292,26 @@ def test_a_longer_draft_is_cut_unless_mass_would_go(laws, convert, data):
     else:
         _, cut = align(target, convert(draft), pad=True)
         assert np.array_equal(to_numpy(cut), draft[:, :size])
+
+
+@pytest.mark.parametrize("vocab", [1025, 5000])
+@pytest.mark.parametrize("heat", [0.01, 4.0], ids=["flat", "peaked with ties"])
+@pytest.mark.parametrize(
+    "options",
+    [{"top_k": 50}, {"top_k": 1}, {"top_p": 0.9}, {"top_p": 0.0}, {"top_k": 1024, "top_p": 0.5}, {"top_p": 0.999}],
+    ids=str,
+)
+def test_a_large_law_is_cut_as_its_whole_order_says(vocab, heat, options):
+    """Only the largest masses are sorted; here all of them are, by (mass descending, id ascending)."""
+    logits = np.round(np.random.default_rng(vocab).normal(size=(2, vocab)) * heat, 1 if heat > 1 else 9)
+    found = from_logits(logits, **options)
+    for row, got in zip(from_logits(logits), found, strict=True):
+        order = sorted(range(vocab), key=lambda token: (-row[token], token))[: options.get("top_k") or vocab]
+        before, mass, kept = 0.0, row[order].sum(), []
+        for token in order:
+            if kept and before >= options.get("top_p", 1.0) - 1e-12:
+                break
+            kept.append(token)
+            before += row[token] / mass
+        assert sorted(kept) == np.flatnonzero(got).tolist()
+        assert np.abs(got[kept] - row[kept] / row[kept].sum()).max() < 1e-14
