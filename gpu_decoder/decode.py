@@ -67,6 +67,7 @@ class _Wanted:
     draft_law: Processing
     ends: frozenset[int]
     stop: tuple[str, ...]
+    until: Callable[[int, list[int]], bool] | None
 
 
 class Decoder:
@@ -114,8 +115,9 @@ class Decoder:
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
-        logits_processors: Sequence[LogitsProcessor] | Callable[[int], Sequence[LogitsProcessor]] = (),
+        logits_processors: Sequence[LogitsProcessor] | Callable[[int], Sequence[LogitsProcessor] | Processors] = (),
         stop: Sequence[str] = (),
+        until: Callable[[int, list[int]], bool] | None = None,
         min_new_tokens: int = 0,
         ends: frozenset[int] | None = None,
         chat: bool | None = None,
@@ -129,8 +131,8 @@ class Decoder:
 
         max_new_tokens >= 0. temperature, filters: those of `from_logits`, after logits_processors (functions of ids
         (1, T) and scores (1, V); or a function of the row that makes them, where they keep a state). stop: texts that
-        end a row with the token that completes one. ends: ids that end a text, by default the model's; not before
-        min_new_tokens. chat: put texts into the chat template, by default where there is one. seed: >= 0; a row's
+        end a row with the token that completes one. until(row, ids): whether a text ends with its last token, asked
+        after each token. ends: ids that end a text, by default the model's; not before min_new_tokens. chat: put texts into the chat template, by default where there is one. seed: >= 0; a row's
         tokens depend on its prompt, its seed and nothing else in the batch. keys: a row's own in place of the seed.
         stream(row, tokens): called as tokens are committed. on_progress(new tokens, rows done): after each step.
         clock: adds up where the time goes.
@@ -192,17 +194,18 @@ class Decoder:
     def _draft(self, session: Any, active: list[_Row], wanted: _Wanted) -> list[Draft]:
         depths = [min(self.length, wanted.room - len(row.out.tokens) - 1) for row in active]
         coins = [self._coins(row.key, row.step, DRAFT) for row in active]
-        # the draft's laws are asked for in any order and of any row, so processors that keep a state do without it
-        plain = active[0].processors.stateless()
+        # the draft's laws are asked for in any order, so it does without processors that keep a state
+        plain = [row.processors.stateless() for row in active]
         return grow(
             self.tree, session, [row.ids for row in active], depths, coins,
-            lambda scores: self._law(wanted.draft_law, scores), plain if plain else None, self.target.vocab,
+            lambda scores: self._law(wanted.draft_law, scores), plain if any(plain) else None, self.target.vocab,
         )  # fmt: skip
 
     def _commit(self, row: _Row, draft: Draft, logits: torch.Tensor, wanted: _Wanted) -> Commit:
         """What the rule makes of the draft; the row's processors go on with the path taken."""
         tree, ids = draft.tree, row.ids
         before: dict[int, Processors] = {-1: row.processors}
+        ended: set[int] = set()
 
         def law(place: int) -> Array:
             node = place - 1
@@ -211,6 +214,10 @@ class Decoder:
             if node >= 0:
                 parent = int(tree.parents[node])
                 laws.row(parent + 1)  # plain generation has asked for it before
+                if parent in ended or int(tree.tokens[node]) in wanted.ends:
+                    ended.add(node)  # never asked: any law does, as no token of it is kept
+                    before[node] = before[parent]
+                    return self._law(wanted.law, logits[place])
                 before[node] = before[parent].fork()
             return self._law(wanted.law, before[node]([*ids, *tree.prefix(node)], logits[place]))
 
@@ -239,17 +246,20 @@ class Decoder:
         for token in commit.tokens.tolist():
             new.append(token)
             out.tokens.append(token)
-            out.finish = self._finish(out, wanted)
+            out.finish = self._finish(row, wanted)
             if out.finish:
                 break
         del out.logprobs[len(out.tokens) :]
         out.tally.add(Step(draft.tree.height, len(draft.tree), commit.accepted, len(new)), new)
         row.step += 1
 
-    def _finish(self, out: Generation, wanted: _Wanted) -> str | None:
+    def _finish(self, row: _Row, wanted: _Wanted) -> str | None:
+        out = row.out
         if out.tokens and out.tokens[-1] in wanted.ends:
             return "eos"
         if wanted.stop and self._stopped(out.tokens, wanted.stop):
+            return "stop"
+        if wanted.until is not None and wanted.until(row.place, row.ids):
             return "stop"
         return "length" if len(out.tokens) >= wanted.room else None
 
@@ -298,13 +308,16 @@ class Decoder:
         given: Any = asked["logits_processors"]
         rows: list[_Row] = []
         for place, text in enumerate(ids):
-            own: list[LogitsProcessor] = list(given(place) if callable(given) else given)  # pyright: ignore[reportArgumentType]
+            # a list of transformers' is callable too
+            own = given(place) if callable(given) and not isinstance(given, list) else given
+            own = own if isinstance(own, Processors) else Processors(own)
             if asked["min_new_tokens"] and ends:
-                own.insert(0, MinNewTokensLengthLogitsProcessor(
-                    len(text), asked["min_new_tokens"], sorted(ends), device=str(self.target.model.device)
+                own = own.after(MinNewTokensLengthLogitsProcessor(
+                    len(own.before) + len(text), asked["min_new_tokens"], sorted(ends),
+                    device=str(self.target.model.device),
                 ))  # fmt: skip
-            rows.append(_Row(place, Generation(text, finish=None if room else "length"), keys[place], Processors(own)))
-        return rows, _Wanted(room, law, draft_law, ends, stop)
+            rows.append(_Row(place, Generation(text, finish=None if room else "length"), keys[place], own))
+        return rows, _Wanted(room, law, draft_law, ends, stop, asked["until"])
 
 
 def _block(last: int, draft: Draft) -> Block:

@@ -87,6 +87,20 @@ class TreeCache(Cache):
         pool.taken += 1
         return pool, pool.taken - 1
 
+    @property
+    def in_one(self) -> bool:
+        """Whether every layer has a place, in one array."""
+        return len(self._pools) == 1 and self._pools[0].taken == len(self.layers)
+
+    def views(self, layers: int, n: int) -> tuple[Any, Any]:
+        """Keys and values of the first layers, where all lie `in_one`: the last n slots in use, and all in use."""
+        pool = self._pools[0]
+        keys, values = pool.keys[:layers], pool.values[:layers]
+        new, seen = slice(self.end - n, self.end), slice(self.end)
+        return tuple(
+            zip(keys[..., part, :].unbind(0), values[..., part, :].unbind(0), strict=True) for part in (new, seen)
+        )  # pyright: ignore[reportReturnType]
+
     def reserve(self, slots: int) -> None:
         """Make room for `slots` slots; what lies in the cache stays."""
         if slots <= self.slots:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 
 from gpu_decoder.kv_cache import TreeCache
 from gpu_decoder.models import LanguageModel
+from gpu_decoder.shortcut import shortcut
 from ot_spec.errors import ModelError, PromptError
 
 CHUNK = 512  # tokens a row of a prompt read in one pass: bounds the mask and the hidden states
 
-_RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "hybrid", "chunked_attention")
+_RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "hybrid")
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,19 @@ class TreeReader:
         mask, positions, tokens = self._laid_out(blocks, first, width)
         self._used = self._cache.end = first + width
         self._cache.reserve(self._used)
-        device = model.model.get_input_embeddings().weight.device
-        out = model.model(
-            input_ids=torch.from_numpy(tokens).to(device),
-            attention_mask=self._masks(mask, positions, first, model.model, device),
-            position_ids=torch.from_numpy(positions[:, first:]).to(device),
-            cache=self._cache,
-            use_cache=True,
-            logits_to_keep=0 if logits else 1,
-        )
-        return [row[: len(block.tokens)] for row, block in zip(out.logits, blocks, strict=True)]
+        module = model.model
+        device = module.get_input_embeddings().weight.device
+        ids, places = (torch.from_numpy(a).to(device) for a in (tokens, positions[:, first:]))
+        masks = self._masks(mask, positions, first, module, device)
+        short = shortcut(module) if logits and self._cache.in_one and torch.is_tensor(masks) else None
+        if short is not None:
+            out = short(ids, masks, places, self._cache)
+        else:
+            out = module(
+                input_ids=ids, attention_mask=masks, position_ids=places, cache=self._cache, use_cache=True,
+                logits_to_keep=0 if logits else 1,
+            ).logits  # fmt: skip
+        return [row[: len(block.tokens)] for row, block in zip(out, blocks, strict=True)]
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Keep the tokens at these places, from the text's end down one path, of each row; drop the others."""
@@ -105,6 +110,10 @@ class TreeReader:
                 self.lengths[row] += 1
         self._cache.move(rows, sources, goals)
         self.drop()
+
+    def leave_out(self, slots: int) -> None:
+        """Leave slots free before what is read next."""
+        self._used = max(self._used, *self.lengths) + slots
 
     def drop(self) -> None:
         """Forget what was read since the last `keep`."""
@@ -155,19 +164,22 @@ class TreeReader:
             low = torch.finfo(module.dtype).min
             return torch.zeros(bits.shape, dtype=module.dtype, device=device).masked_fill(~bits, low)
 
-        if attention.window is None:
-            return placed(mask)
-        near = mask & (positions[:, first:, None] - positions[:, None, :] < attention.window)
-        if not attention.mixed:
-            return placed(near)
-        return {"full_attention": placed(mask), "sliding_attention": placed(near)}
+        seen, here, there = {"full_attention": mask}, positions[:, first:, None], positions[:, None, :]
+        if attention.window is not None:
+            seen["sliding_attention"] = mask & (here - there < attention.window)
+        if attention.chunk is not None:
+            seen["chunked_attention"] = mask & (here // attention.chunk == there // attention.chunk)
+        if attention.mixed:
+            return {kind: placed(bits) for kind, bits in seen.items()}
+        return placed([*seen.values()][-1])
 
 
 @dataclass(frozen=True)
 class _Attention:
     layers: int
     window: int | None
-    mixed: bool
+    chunk: int | None
+    mixed: bool  # the model takes a mask for each kind of layer
     additive: bool
 
 
@@ -177,10 +189,12 @@ def _attention_of(module: Any) -> _Attention:
     window = getattr(config, "sliding_window", None)
     if kinds and "sliding_attention" not in kinds:
         window = None
+    chunk = config.attention_chunk_size if "chunked_attention" in kinds else None
     return _Attention(
         layers=config.num_hidden_layers,
         window=window,
-        mixed=window is not None and {"full_attention", "sliding_attention"} <= kinds,
+        chunk=chunk,
+        mixed=chunk is not None or (window is not None and {"full_attention", "sliding_attention"} <= kinds),
         additive=config._attn_implementation == "eager",
     )
 
@@ -189,10 +203,10 @@ _checked: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def check_tree_attention(model: LanguageModel) -> None:
-    """Raise ModelError unless the model reads a small tree as it reads each of its paths.
+    """Raise ModelError unless the model reads a small tree as it reads each of its paths by itself.
 
-    Refused at once: states that cannot be rewound (recurrent layers, chunked attention), attention kernels that take
-    no mask of their own. A model is checked once.
+    Refused at once: states that cannot be rewound (recurrent layers), biases by the place in the cache (ALiBi),
+    attention kernels that take no mask of their own. A model is checked once.
     """
     module = model.model
     if module in _checked:
@@ -204,6 +218,11 @@ def check_tree_attention(model: LanguageModel) -> None:
             f"{model.name!r} keeps a state that cannot be rewound ({kinds[0] if kinds else 'recurrent'} layers), so "
             "rejected tokens cannot be taken back: decode it with its own generate"
         )
+    if _has_alibi(config):
+        raise ModelError(
+            f"{model.name!r} weighs keys by their place in the cache (ALiBi), and drafted tokens of one depth lie in "
+            "different places: decode it with its own generate"
+        )
     if config._attn_implementation not in ("sdpa", "eager"):
         raise ModelError(
             f"{model.name!r} uses the attention kernel {config._attn_implementation!r}, which takes no mask of a tree: "
@@ -211,38 +230,71 @@ def check_tree_attention(model: LanguageModel) -> None:
         )
     _checked.add(module)
     try:
-        off = _difference_on_a_tree(model)
+        with _short_windows(config):
+            off = _difference_on_a_tree(model)
     except Exception as reason:
         _checked.discard(module)
-        raise ModelError(f"{model.name!r} cannot read a tree of tokens: {reason}") from reason
-    if not off <= {torch.float64: 1e-6, torch.float32: 1e-2}.get(module.dtype, 0.2):
+        raise ModelError(
+            f"{model.name!r} cannot read a tree of tokens ({type(reason).__name__}: {reason}): decode it with its own "
+            "generate"
+        ) from reason
+    if not off <= {torch.float64: 1e-4, torch.float32: 1e-2}.get(module.dtype, 0.2):
         _checked.discard(module)
         raise ModelError(
-            f"{model.name!r} reads a token in a tree otherwise than alone (logits differ by {off:.3g} of their "
-            "spread): its attention does not follow masks and positions"
+            f"{model.name!r} reads a token in a tree otherwise than in a text (logits differ by {off:.3g} of their "
+            "spread), so its attention does not follow masks and positions: decode it with its own generate"
         )
+
+
+def _has_alibi(config: Any) -> bool:
+    nested = getattr(config, "attn_config", None)
+    return config.model_type == "bloom" or bool(getattr(config, "alibi", False) or getattr(nested, "alibi", False))
+
+
+@contextmanager
+def _short_windows(config: Any) -> Iterator[None]:
+    """Windows of 3 tokens while inside, so that a few tokens reach past them: masks are made from the configuration."""
+    windows = {name: getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")}
+    windows = {name: value for name, value in windows.items() if value}
+    try:
+        for name in windows:
+            setattr(config, name, 3)
+        yield
+    finally:
+        for name, value in windows.items():
+            setattr(config, name, value)
 
 
 @torch.inference_mode()
 def _difference_on_a_tree(model: LanguageModel) -> float:
-    """The largest difference of logits between a tree and its paths, in units of their standard deviation."""
-    ids = [(7 * i + 3) % model.vocab for i in range(5)]
-    tree = Block(ids[1:], [-1, -1, 1, 0])
+    """The largest difference of logits between a tree, far from its text in the cache, and the model's own forward
+    passes over its paths, in units of the logits' standard deviation."""
+    ids = [(7 * i + 3) % model.vocab for i in range(7)]
     reader = TreeReader(model, 1)
-    reader.prefill([ids[:1]])
-    [found] = reader.read([tree])
-    off = 0.0
-    for end, path in ((3, [0, 1, 4]), (2, [0, 2, 3])):
-        alone = TreeReader(model, 1)
-        [plain] = alone.read([Block.chain([ids[i] for i in path])])
-        off = max(off, float((found[end].double() - plain[-1].double()).abs().max() / plain[-1].double().std()))
+    reader.prefill([ids[:3]])
+    reader.leave_out(_within(model.model.config.get_text_config()))
+    [found] = reader.read([Block(ids[3:], [-1, -1, 1, 0])])
+    off, device = 0.0, model.model.get_input_embeddings().weight.device
+    for nodes in ([0, 3], [1, 2]):
+        path = torch.tensor([[*ids[:3], *(ids[3 + node] for node in nodes)]], device=device)
+        plain = model.model(input_ids=path, use_cache=False).logits[0, 3:].double()
+        off = max(off, float((found[nodes].double() - plain).abs().max() / plain.std()))
     return off
 
 
-def check_readable(model: LanguageModel, texts: Sequence[Sequence[int]], room: int) -> None:
+def _within(config: Any) -> int:
+    """Slots after which an attention that goes by the place in the cache shows, windows of its own included."""
+    known = ("sliding_window", "attention_chunk_size")
+    others = [value for name, value in vars(config).items() if "window" in name and name not in known]
+    return min(64 + max((value for value in others if type(value) is int), default=0), 4096)
+
+
+def check_readable(
+    model: LanguageModel, texts: Sequence[Sequence[int]], room: int, names: Sequence[str] | None = None
+) -> None:
     """Raise PromptError for a text that is empty, holds an id the model does not read, or leaves no room."""
     width = model.model.get_input_embeddings().weight.shape[0]
-    for row, text in enumerate(texts):
+    for row, text in zip(names or range(len(texts)), texts, strict=True):
         if not len(text):
             raise PromptError(f"prompt {row} is empty: there is nothing to read before its first token")
         if not 0 <= min(text) <= max(text) < width:

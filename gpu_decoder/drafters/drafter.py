@@ -111,5 +111,6 @@ def get_drafter(name: str | Path | LanguageModel | Drafter, target: LanguageMode
         return EarlyExitDrafter(int(rest))
     dtype = str(target.model.dtype).removeprefix("torch.")
     draft = load(name, dtype, str(target.model.device))
-    check_one_tokenizer(target, draft)
+    if target.tokenizer is not None:
+        check_one_tokenizer(target, draft)
     return ModelDrafter(draft)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+
+import torch
 
 from gpu_decoder.drafters.drafter import DraftSession, Scores
 from gpu_decoder.models import LanguageModel, without_last_layers
@@ -16,9 +19,13 @@ class EarlyExitDrafter:
     def __init__(self, layers_left_out: int):
         self.layers_left_out = layers_left_out
         self.name = f"exit:{layers_left_out}"
+        self._shorter: weakref.WeakKeyDictionary[torch.nn.Module, LanguageModel] = weakref.WeakKeyDictionary()
 
     def start(self, target: TreeReader, rows: int) -> DraftSession:
-        return _SharedSession(target, without_last_layers(target.model, self.layers_left_out))
+        module = target.model.model
+        if module not in self._shorter:
+            self._shorter[module] = without_last_layers(target.model, self.layers_left_out)
+        return _SharedSession(target, self._shorter[module])
 
 
 class _SharedSession:

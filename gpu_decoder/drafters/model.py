@@ -10,7 +10,10 @@ from gpu_decoder.verify import Block, TreeReader
 
 
 class ModelDrafter:
-    """A model of the target's tokenizer, with a cache of its own. All branches of all rows in one pass a level."""
+    """A model of the target's tokenizer, with a cache of its own. All branches of all rows in one pass a level.
+
+    Ids past its vocabulary are read as id 0: a draft after them is a guess like any other.
+    """
 
     def __init__(self, model: LanguageModel):
         self.model = model
@@ -25,6 +28,7 @@ class ModelDrafter:
 class _ModelSession:
     def __init__(self, reader: TreeReader, rows: int):
         self._reader = reader
+        self._width = reader.model.model.get_input_embeddings().weight.shape[0]
         self._trees: list[list[dict[int, int]]] = [[{}] for _ in range(rows)]  # by place + 1: token -> place
 
     def begin(self, texts: Sequence[Sequence[int]]) -> list[Scores]:
@@ -38,7 +42,7 @@ class _ModelSession:
                 path.append(place)
             paths.append(path)
         self._reader.keep(paths)
-        self._reader.prefill([text[:-1] for text in texts])
+        self._reader.prefill([self._known(text[:-1]) for text in texts])
         self._trees = [[{}] for _ in texts]
         # the text's last token is the root of what is read from here on
         return self._read([Block([text[-1]], [-1]) for text in texts])
@@ -51,7 +55,11 @@ class _ModelSession:
             for token, parent in zip(block.tokens, block.parents, strict=True):
                 tree[parent + 1][token] = len(tree) - 1
                 tree.append({})
-        return [Scores(logits) for logits in self._reader.read(blocks)]
+        known = [Block(self._known(block.tokens), block.parents) for block in blocks]
+        return [Scores(logits) for logits in self._reader.read(known)]
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens if max(tokens, default=0) < self._width else [i if i < self._width else 0 for i in tokens]
 
     def end(self) -> None: ...
 

@@ -1,0 +1,88 @@
+"""The short way through a model gives the model's own logits, to the last bit, or is not taken."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from gpu_decoder import shortcut as ways
+from gpu_decoder.models import LanguageModel
+from gpu_decoder.verify import Block, TreeReader
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.5,
+}
+KINDS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True)),
+    "llama, tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "mistral, window": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=4)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
+}
+
+
+def made(kind: str, dtype: torch.dtype) -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return KINDS[kind]().to(dtype).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]
+
+
+def read_twice(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Logits of a tree after uneven texts, and after one path of it is kept."""
+    reader = TreeReader(LanguageModel("toy", module, None, 40, None, frozenset()), 2)
+    with torch.inference_mode():
+        reader.prefill([[1, 2, 3, 4, 5, 6, 7], [9, 8]])
+        first = reader.read([Block([10, 11, 12, 13], [-1, 0, 0, 1]), Block([20, 21], [-1, 0])])
+        reader.keep([[0, 1], [0]])
+        return [*first, *reader.read([Block([14], [-1]), Block([22, 23], [-1, -1])])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_short_way_gives_the_same_bits(kind, dtype, monkeypatch):
+    module = made(kind, dtype)
+    assert ways.shortcut(module) is not None
+    short = read_twice(module)
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+    assert all(torch.equal(a, b) for a, b in zip(short, read_twice(module), strict=True))
+
+
+def test_it_is_taken(monkeypatch):
+    module = made("llama", torch.float32)
+    read_twice(module)  # the check of the tree is made once
+    taken = []
+    way = ways.shortcut(module)
+    assert way is not None
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: lambda *given: taken.append(1) or way(*given))
+    read_twice(module)
+    assert taken == [1, 1]
+
+
+def hooked(module):
+    module.model.layers[1].register_forward_hook(lambda *_: None)
+
+
+def replaced(module):
+    layer = module.model.layers[0].mlp
+    layer.forward = lambda x: x
+
+
+def capped(module):
+    module.config.hidden_act = "gelu"
+
+
+def other_norm(module):
+    module.model.layers[2].input_layernorm.variance_epsilon = 0.5
+
+
+@pytest.mark.parametrize("change", [hooked, replaced, capped, other_norm])
+def test_a_changed_model_goes_its_own_way(change):
+    module = made("llama", torch.float32)
+    change(module)
+    assert ways.shortcut(module) is None
