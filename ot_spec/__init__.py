@@ -13,7 +13,7 @@ from ot_spec.draft_law import (
     WithoutReplacement,
 )
 from ot_spec.law import align, as_exact, filtered, from_logits, from_probs, reheated
-from ot_spec.plan import Cut, TransportPlan
+from ot_spec.plan import Cut, LazyPlan, Plan, TransportPlan
 from ot_spec.problem import MembershipTransport, marginal_bound
 from ot_spec.selector import Coupling, Registry, Selection, Selector, output_law
 from ot_spec.tree import Commit, DraftTree, SequenceRule, commit_law, expected_accepted, sequence_law
@@ -31,7 +31,9 @@ __all__ = [
     "Fixed",
     "HubPair",
     "Independent",
+    "LazyPlan",
     "MembershipTransport",
+    "Plan",
     "Registry",
     "Selection",
     "Selector",

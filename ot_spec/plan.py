@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,12 +12,48 @@ import numpy as np
 
 from ot_spec.arrays import as_fraction, spelled, to_numpy
 from ot_spec.draft_law import DraftLaw
-from ot_spec.errors import CandidateError, ShapeError, SolverError
+from ot_spec.errors import CandidateError, ShapeError, SolverError, TooLargeError
 from ot_spec.problem import MembershipTransport
+from ot_spec.selector import Selector
+
+
+class Plan(ABC):
+    """A coupling of candidates and output, as it is read: `TransportPlan` where it is built, `LazyPlan` where it would
+    be too large."""
+
+    problem: MembershipTransport
+    flow: np.ndarray
+    method: str
+    info: dict[str, Any]
+
+    @property
+    @abstractmethod
+    def acceptance(self) -> Any:
+        """P(Y in X)."""
+
+    @abstractmethod
+    def conditional(self, candidates: Any) -> np.ndarray:
+        """P(Y = y | candidates), (V,)."""
+
+    @abstractmethod
+    def matrix(self) -> np.ndarray:
+        """The whole coupling, (N, V)."""
+
+    @abstractmethod
+    def row_marginal(self) -> np.ndarray:
+        """(N,) law of the candidate sets."""
+
+    @abstractmethod
+    def column_marginal(self) -> np.ndarray:
+        """(V,) law of the output."""
+
+    def gap(self, cut: Cut) -> Any:
+        """cut value - acceptance >= 0; zero proves that plan and cut are both optimal (weak duality)."""
+        return cut.value - self.acceptance
 
 
 @dataclass(frozen=True)
-class TransportPlan:
+class TransportPlan(Plan):
     """A coupling of candidate sets and output, sparse: `flow` (E,) on the problem's membership edges.
 
     What the flow leaves of each marginal, rows D(S) - flow(S, .) and columns target(y) - flow(., y), is coupled
@@ -119,9 +157,77 @@ class TransportPlan:
         np.add.at(out, self.problem.edge_token[here], self.flow[here])
         return out / out.sum()
 
-    def gap(self, cut: Cut) -> Any:
-        """cut value - acceptance >= 0; zero proves that plan and cut are both optimal (weak duality)."""
-        return cut.value - self.acceptance
+
+@dataclass(frozen=True, eq=False)
+class LazyPlan(Plan):
+    """The coupling by a rule of canonical form (Khisti et al. 2025), for problems too large to enumerate.
+
+    The rule picks one candidate; its token y, of law `pick` (V,) over all draws, is kept with min(1, target/pick), else
+    the output comes from (target - pick)+. Acceptance and output law are read off `pick`; `conditional` asks the rule.
+
+    `flow`, `matrix` and `row_marginal` need every candidate set and raise TooLargeError with what `why` says.
+
+    Raises ShapeError for a `pick` of another vocabulary, SolverError for one that is no law.
+    """
+
+    problem: MembershipTransport
+    selector: Selector
+    pick: np.ndarray
+    why: TooLargeError
+    method: str
+    info: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.pick.shape != self.problem.target.shape:
+            raise ShapeError(f"pick has shape {self.pick.shape}, the problem has {self.problem.vocab} tokens")
+        off, slack = abs(self.pick.sum() - 1), 0 if self.problem.exact else 1e-12 * self.problem.law.k  # powers of k
+        if not (off <= slack and min(self.pick) >= 0):
+            raise SolverError(
+                f"{self.method}: the law of the pick is none: its sum is off by {spelled(off)}, "
+                f"its least entry is {spelled(min(self.pick))}"
+            )
+
+    def _kept(self) -> np.ndarray:
+        return np.minimum(self.problem.target, self.pick)
+
+    @property
+    def acceptance(self) -> Any:
+        """P(the pick is kept): P(Y in X) of an optimal rule, a lower bound of it where `gap` is not zero."""
+        return self._kept().sum()
+
+    def column_marginal(self) -> np.ndarray:
+        """(V,) law of the output: what is kept, and what is drawn for the rest."""
+        kept, target = self._kept(), self.problem.target
+        residual = target - kept
+        if not residual.sum() > 0:
+            residual = target
+        return kept + (self.pick - kept).sum() * (residual / residual.sum())
+
+    def conditional(self, candidates: Any) -> np.ndarray:
+        """P(Y = y | candidates), (V,), of the candidates *as drawn*: all of them, also those that are equal.
+
+        The mean over the draws that make a set is what `TransportPlan.conditional` gives for the set. Raises
+        CandidateError for candidates the law never produces.
+        """
+        tokens = np.asarray(candidates).reshape(-1)
+        tokens = tokens[tokens != -1]
+        law, draft = self.problem.law, self.problem.draft
+        many = int(law.sample(draft, np.zeros(law.k)).count)
+        if tokens.size != many:
+            raise CandidateError(f"{law.name} draws {many} candidates here, got {tokens.size}: {tokens.tolist()}")
+        slots = np.full(law.k, -1)
+        slots[:many] = tokens
+        return self.selector.conditional(self.problem.target, draft, slots)
+
+    @property
+    def flow(self) -> np.ndarray:
+        raise copy(self.why)
+
+    def matrix(self) -> np.ndarray:
+        raise copy(self.why)
+
+    def row_marginal(self) -> np.ndarray:
+        raise copy(self.why)
 
 
 @dataclass(frozen=True, eq=False)
