@@ -278,6 +278,9 @@ class WithoutReplacement(IID):
         support = np.flatnonzero(law > 0)
         many = min(self.k, support.size)
         chosen = _subsets(support, many)
+        members = np.pad(chosen, ((0, 0), (0, self.k - many)), constant_values=-1)
+        if many == support.size:  # nothing is left behind
+            return members, law[:1] * 0 + 1
         every = law.sum()
         masses = law[chosen]
         # P(T are the first |T|) = sum over the last y of P(T - y) d_y / (1 - d(T - y)), for T as bits
@@ -291,7 +294,6 @@ class WithoutReplacement(IID):
             for slot in range(many):
                 if not bits >> slot & 1:
                     first[:, bits | 1 << slot] += first[:, bits] * (masses[:, slot] / left)
-        members = np.pad(chosen, ((0, 0), (0, self.k - many)), constant_values=-1)
         return members, first[:, -1].copy()
 
     def inside(self, draft: Array, order: Array) -> Array:

@@ -52,9 +52,10 @@ def prefix_inside(rates: np.ndarray, beyond: np.ndarray, k: int, times: np.ndarr
         few[:] = 0.0
         few[0, :] = 1.0
         enough[:] = 0.0
+        settled = False  # k have rung for sure, whoever comes
         for y in range(size):
             rate = rates[y]
-            if rate > 0.0:
+            if rate > 0.0 and not settled:
                 for n in range(many):
                     rung[n] = _rung(rate * times[first + n])
                     silent[n] = 1.0 - rung[n] if rung[n] < 0.5 else math.exp(-rate * times[first + n])
@@ -65,6 +66,8 @@ def prefix_inside(rates: np.ndarray, beyond: np.ndarray, k: int, times: np.ndarr
                         few[j, n] = few[j, n] * silent[n] + few[j - 1, n] * rung[n]
                 for n in range(many):
                     few[0, n] *= silent[n]
+                if y % 16 == 0:
+                    settled = few[:, :many].max() < 1e-40
             rest = beyond[y + 1]
             if rest > 0.0:
                 mass = 0.0

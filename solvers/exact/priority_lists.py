@@ -24,7 +24,8 @@ import numpy as np
 from ot_spec import kernels
 from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import UnsupportedLawError
-from solvers.exact.optimal_flow import flow_along
+from solvers.exact import compiled_lists
+from solvers.exact.optimal_flow import Flow, flow_along
 
 DONE = 1e-13  # of pick mass that floats leave where the last list put it, in each block
 
@@ -439,17 +440,23 @@ def priority_lists(target: np.ndarray, draft: np.ndarray, law: DraftLaw, groups:
     wanted, drafted, which = target[order], draft[order], np.arange(order.size)
     k = law.k if law.name == "iid" else min(law.k, order.size)
     if k == 1:  # the pick is the one candidate, whatever the list
-        pieces, made = [_Piece(which, draft[0] * 0, 0)], drafted
+        steps, made = _steps_of([_Piece(which, draft[0] * 0, 0)], draft.dtype), drafted
+    elif groups is None and not exact:
+        clocks = compiled_lists.clocks(drafted, k)
+        flow = _flow(wanted, drafted, compiled_lists.increments(clocks), law)
+        start, edge, rank, made = compiled_lists.decompose(flow.pick, _cuts(flow.ahead[1:]), clocks, DONE)
+        steps = start, edge, rank
+        made = made / made.sum()
     else:
         which = which if groups is None or exact else _grouped(drafted, groups)
         increments = ByEnumeration(drafted, law) if exact else ByQuadrature(drafted, k, which)
         every = np.arange(increments.masses.size)
         if every.size < which.size:
             wanted = np.bincount(which, wanted)
-        steps = increments.steps(increments.begin(), every, draft[0] * 0)[0]
-        inside = np.cumsum(np.concatenate([steps[:1] * 0, steps]))
-        flow = flow_along(wanted, increments.masses, every, inside, law)
+        along = increments.steps(increments.begin(), every, draft[0] * 0)[0]
+        flow = _flow(wanted, increments.masses, along, law)
         pieces, made = mixture(flow.pick, _cuts(flow.ahead[1:]), increments, 0 if exact else DONE)
+        steps = _steps_of(pieces, draft.dtype)
         if isinstance(increments, ByQuadrature):
             made = increments.by_token(made)
             made = made / made.sum()
@@ -457,7 +464,12 @@ def priority_lists(target: np.ndarray, draft: np.ndarray, law: DraftLaw, groups:
     group[order], inner[order] = which, np.arange(order.size)
     picked = draft * 0
     picked[order] = made
-    return PriorityLists(group, inner, *_steps_of(pieces, draft.dtype), picked)
+    return PriorityLists(group, inner, *steps, picked)
+
+
+def _flow(wanted: np.ndarray, drafted: np.ndarray, along: np.ndarray, law: DraftLaw) -> Flow:
+    inside = np.cumsum(np.concatenate([along[:1] * 0, along]))
+    return flow_along(wanted, drafted, np.arange(wanted.size), inside, law)
 
 
 def _cuts(ahead: np.ndarray) -> np.ndarray:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from ot_spec.arrays import (
@@ -304,6 +305,8 @@ def _matched(xp: Any, off: Array, ahead: Array) -> tuple[Array, Array]:
     if is_exact(off):
         lack = _from_zero(xp, positive_part(xp, off))
         agreed = lack[..., 1:] - ahead
+    elif is_numpy(off):
+        return _matched_on_host(off, ahead)
     else:
         # between two touching points both sums grow by the same, but for rounding: the second is stretched to fit
         place, last = positions(xp, off), off.shape[-1] - 1
@@ -320,6 +323,45 @@ def _matched(xp: Any, off: Array, ahead: Array) -> tuple[Array, Array]:
         agreed = xp.minimum(given[..., 1:] + gather(xp, lack - given, after), lack[..., 1:])
         off = units
     surplus = running_maximum(xp, xp.concat([lack[..., :1], xp.where(off < 0, agreed, constant(0, off))], axis=-1))
+    return lack, surplus
+
+
+def _matched_on_host(off: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    size = off.shape[-1]
+    rows = _matched_rows(*(np.ascontiguousarray(a).reshape(-1, size) for a in (off, ahead)))
+    lack, surplus = (sums.reshape(*off.shape[:-1], size + 1) for sums in rows)
+    return lack, surplus
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _matched_rows(off: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`_matched` of floats in one pass over rows, to the same integers."""
+    rows, size = off.shape
+    lack = np.zeros((rows, size + 1), dtype=np.int64)
+    surplus = np.zeros((rows, size + 1), dtype=np.int64)
+    for row in range(rows):
+        begin = given = reached = 0  # given: the second running sum; reached: its maximum
+        while begin < size:  # from one touching point to the next
+            end, more, less = begin, 0, 0
+            while True:
+                units = np.int64(np.rint(off[row, end] * _UNITS))
+                more, less = more + max(units, 0), less - min(units, 0)
+                end += 1
+                lack[row, end] = lack[row, begin] + more
+                if end == size or ahead[row, end - 1] == 0.0:
+                    break
+            stretch = np.float64(more) / np.float64(less) if less > 0 else 1.0
+            stretched = 0
+            for i in range(begin, end):
+                if np.rint(off[row, i] * _UNITS) < 0.0:
+                    stretched -= np.int64(np.rint(off[row, i] * _UNITS * stretch))
+            missing = lack[row, end] - given - stretched
+            for i in range(begin, end):
+                if np.rint(off[row, i] * _UNITS) < 0.0:
+                    given -= np.int64(np.rint(off[row, i] * _UNITS * stretch))
+                    reached = max(reached, min(given + missing, lack[row, i + 1]))
+                surplus[row, i + 1] = reached
+            begin = end
     return lack, surplus
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from ot_spec import IID, MembershipTransport, TopThenSample, WithoutReplacement, from_logits, output_law
-from ot_spec.arrays import is_numpy
+from ot_spec import IID, MembershipTransport, TopThenSample, WithoutReplacement, as_exact, from_logits, output_law
+from ot_spec.arrays import is_numpy, namespace
 from ot_spec.errors import OptionError, UnsupportedLawError
 from ot_spec.selector import acceptance_by_enumeration, as_float, select_law
 from solvers import optimal_acceptance
-from solvers.exact.optimal_flow import optimal_flow
+from solvers.exact.optimal_flow import flow_along, optimal_flow
 from solvers.selectors import optimal as optimal_module
 from solvers.selectors.optimal import Optimal, Windows
 from tests.exact.cases import generated
@@ -41,6 +41,21 @@ def test_the_flow_is_reachable_and_optimal(start):
             worth = optimal_acceptance(as_float(target), as_float(draft), law)
             assert np.minimum(as_float(target), floats).sum() == pytest.approx(worth, abs=1e-13)
             assert floats.sum() == pytest.approx(1, abs=1e-13)
+
+
+def test_increments_are_right_to_their_own_digits():
+    """Also where all that comes before is far below the rounding of one."""
+    rng = np.random.default_rng(0)
+    for k in (1, 2, 5):
+        powers = 10.0 ** np.linspace(-30, 0, 60)
+        floats = [powers * (1 + rng.random(60)), powers * rng.random(60)]
+        target, draft = (as_exact(weights / weights.sum()) for weights in floats)
+        order = np.argsort(rng.random(60) + np.arange(60) / 20)
+        drafted = draft[order]
+        inside = np.concatenate([drafted[:1] * 0, np.cumsum(drafted)]) ** k
+        exact = flow_along(target[order], drafted, order, inside, IID(k))
+        found = flow_along(as_float(target[order]), as_float(drafted), order, as_float(inside), IID(k))
+        np.testing.assert_allclose(found.steps, as_float(exact.steps), rtol=1e-13)
 
 
 def test_no_flow_is_offered_for_other_laws():
@@ -174,6 +189,37 @@ def test_full_vocabulary(k):
         assert (out[target == 0] == 0).all(), (name, k)
 
 
+def matched_on_every_path(off, ahead):
+    here = optimal_module._matched(np, off, ahead)
+    tensors = torch.tensor(off), torch.tensor(ahead)
+    there = optimal_module._matched(namespace(tensors[0]), *tensors)
+    assert all((a == b.numpy()).all() for a, b in zip(here, there, strict=True))
+    return here
+
+
+@pytest.mark.parametrize("k", [2, 4, 32])
+def test_compiled_matching_is_the_rule_to_the_last_bit(k):
+    rng = np.random.default_rng(k)
+    rows = [(as_float(target), as_float(draft)) for target, draft, _ in CASES[:100]]
+    rows += [(target, draft) for _, target, draft in pairs(3000)]
+    rows.append((rng.dirichlet(np.full(50, 0.1), 7), rng.dirichlet(np.full(50, 0.1), 7)))
+    for target, draft in rows:
+        flow = optimal_flow(target, draft, IID(k))
+        matched_on_every_path(flow.pick - flow.steps, flow.ahead[..., 1:])
+
+
+def test_surplus_never_precedes_what_lacks():
+    """Also where rounding puts it first: then it waits."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        off = rng.normal(size=(3, 20)) * 10.0 ** rng.integers(-18, -1)
+        ahead = np.where(rng.random((3, 20)) < 0.1, 0.0, 1e-18)
+        lack, surplus = matched_on_every_path(off, ahead)
+        assert (surplus <= lack).all() and (np.diff(surplus) >= 0).all() and (np.diff(lack) >= 0).all()
+    lack, surplus = matched_on_every_path(np.array([-1e-3, 1e-3, 1e-3, -1e-3]), np.array([1.0, 0.0, 1.0, 0.0]))
+    assert surplus.tolist() == [0, 0, 0, 0, lack[-1]]
+
+
 def test_backends_and_batches_agree():
     rng = np.random.default_rng(0)
     target, draft = rng.dirichlet(np.full(500, 0.1), 6), rng.dirichlet(np.full(500, 0.1), 6)
@@ -194,21 +240,48 @@ def test_backends_and_batches_agree():
         np.testing.assert_allclose(stated.sum(axis=-1), 1, atol=1e-13)
 
 
+class Recorded(Optimal):
+    """Keeps what it picked last, so that one evaluation serves several checks."""
+
+    def picking(self, *row):
+        self.last = super().picking(*row)
+        return self.last
+
+
+def each_multiset_once(tuples, probs, target):
+    """The ascending tuples, and the mass of all that are permutations of each."""
+    ascending = (np.diff(tuples, axis=1) >= 0).all(axis=1)
+    _, which = np.unique(np.sort(tuples, axis=1), axis=0, return_inverse=True)
+    mass = np.full(ascending.sum(), target[0] * 0, dtype=object)
+    np.add.at(mass, which.reshape(-1), probs)
+    return tuples[ascending], mass
+
+
 @pytest.mark.parametrize("classes", [1, 4])
 @pytest.mark.parametrize("start", range(0, 120, 40))
 def test_shared_windows_are_exact_too(classes, start):
-    """The histogram form: output law, the winner's law, and `select` measured, whatever the classes."""
-    selector = Optimal(classes)
+    """The histogram form: output law, the winner's law, and `select` measured, whatever the classes. Candidates in
+    ascending order stand for their permutations, which are compared on some."""
+    selector, rng = Recorded(classes), np.random.default_rng(start)
     for target, draft, k in CASES[start : start + 40]:
         law = IID(k)
-        assert (output_law(selector, target, draft, law) == target).all()
         tuples, probs = law.tuples(draft)
-        share, stated = selector.picking(target[None], draft[None], tuples, np.ones(tuples.shape, dtype=bool))
+        sets, mass = each_multiset_once(tuples, probs, target)
+        stated = selector.conditional(target, draft, sets)
+        assert ((mass[:, None] * stated).sum(axis=0) == target).all()
+        share, pick = selector.last
         picked = np.full(target.size, target[0] * 0, dtype=object)
-        np.add.at(picked, tuples, probs[:, None] * share)
-        assert (picked == stated[0]).all()
-        assert selector.acceptance(target, draft, law) == acceptance_by_enumeration(selector, target, draft, law)
-        assert selector.acceptance(target, draft, law) <= optimal_acceptance(target, draft, law)
+        np.add.at(picked, sets, mass[:, None] * share)
+        assert (picked == pick[0]).all()
+        held = (sets[:, :, None] == np.arange(target.size)).any(axis=1)
+        accepted = (mass[:, None] * np.where(held, stated, target[0] * 0)).sum()
+        assert accepted <= optimal_acceptance(target, draft, law)
+        if len(tuples) < 40:
+            assert selector.acceptance(target, draft, law) == accepted
+            assert (output_law(selector, target, draft, law) == target).all()
+        some = tuples[rng.integers(len(tuples), size=4)]
+        again = [stated[(sets == np.sort(row)).all(axis=1)][0] for row in some]
+        assert (selector.conditional(target, draft, some) == np.array(again)).all()
         if k <= 2:
             some = tuples[::7]
             assert (select_law(selector, target, draft, some) == selector.conditional(target, draft, some)).all()

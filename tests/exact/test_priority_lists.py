@@ -13,7 +13,9 @@ from ot_spec.errors import CandidateError, OptionError, UnsupportedLawError
 from ot_spec.selector import acceptance_by_enumeration, as_float, select_law
 from proofs_check import audit
 from solvers import get_selector, optimal_acceptance
-from solvers.exact.priority_lists import ByEnumeration, ByQuadrature, priority_lists
+from solvers.exact import compiled_lists
+from solvers.exact.optimal_flow import optimal_flow
+from solvers.exact.priority_lists import DONE, ByEnumeration, ByQuadrature, _cuts, mixture, priority_lists
 from solvers.selectors.optimal_without_replacement import OptimalWithoutReplacement
 from tests.exact.cases import generated
 
@@ -131,6 +133,69 @@ def test_increments_by_quadrature_equal_enumeration(k):
             np.testing.assert_allclose(several.by_token(law)[order], wanted, atol=3e-14)
 
 
+@pytest.mark.parametrize("k", [2, 3, 4, 5, 7])
+def test_compiled_increments_equal_enumeration(k):
+    rng = np.random.default_rng(k)
+    for size in (k, k + 1, 9):
+        for tiny in (False, True):
+            exact = masses(rng, size, tiny)
+            wanted = as_float(np.diff(inside_by_sets(WithoutReplacement(k), exact, np.arange(size))))
+            found = compiled_lists.increments(compiled_lists.clocks(as_float(exact), k))
+            np.testing.assert_allclose(found, wanted, atol=1e-13)
+
+
+@pytest.mark.parametrize("k", [2, 4, 8, 32])
+def test_every_quadrature_is_as_good(k):
+    """Gauss rules of each size and the trapezoid rule, as the mass outside the likeliest tokens shrinks."""
+    rng = np.random.default_rng(k)
+    sizes = set()
+    for top in (0.0, 0.3, 0.6, 0.8, 0.9, 0.97, 0.999):
+        draft = rng.dirichlet(np.full(200, 0.5)) * (1 - top)
+        draft[7] += top
+        clocks = compiled_lists.clocks(draft, k)
+        sizes.add(clocks.spread.size)
+        rule = ByQuadrature(draft, k)
+        wanted, _ = rule.steps(rule.begin(), np.arange(200), 0.0)
+        found = compiled_lists.increments(clocks)
+        assert abs(found - wanted).sum() < 5e-13
+        assert found.sum() == pytest.approx(1, abs=1e-13)
+    assert len(sizes) > 3
+
+
+def test_natural_merge_sort():
+    rng = np.random.default_rng(0)
+    waves = np.sin(np.arange(100) / 7)
+    for keys in (
+        np.empty(0),
+        np.ones(1),
+        np.ones(9),
+        np.arange(9.0),
+        -np.arange(9.0),
+        waves,
+        rng.integers(0, 5, 50) / 1,
+    ):
+        order = np.empty(keys.size, dtype=np.int64)
+        compiled_lists._ascending(keys, order, np.empty_like(order))
+        assert (order == np.argsort(keys, kind="stable")).all()
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_compiled_lists_and_the_rule_come_to_the_same_law(k):
+    for name, target, draft in pairs(60):
+        law = WithoutReplacement(k)
+        flow = optimal_flow(target, draft, law)
+        many = int((draft > 0).sum())
+        if many <= k:
+            continue
+        order, cuts = flow.order[:many], _cuts(flow.ahead[1 : many + 1])
+        increments = ByQuadrature(draft[order], k)
+        pieces, by_rule = mixture(flow.pick[:many], cuts, increments, DONE)
+        assert sum(piece.groups.size for piece in pieces) >= many
+        *_, compiled = compiled_lists.decompose(flow.pick[:many], cuts, compiled_lists.clocks(draft[order], k), DONE)
+        np.testing.assert_allclose(by_rule, flow.pick[:many], atol=3e-12, err_msg=name)
+        np.testing.assert_allclose(compiled, flow.pick[:many], atol=3e-12, err_msg=name)
+
+
 def pairs(size):
     rng = np.random.default_rng(size)
     logits = rng.normal(size=size)
@@ -179,12 +244,12 @@ def test_large_supports(size, k):
         assert (out[target == 0] == 0).all(), name
 
 
-def test_eight_candidates_of_a_thousand():
-    target, draft = next(iter(pairs(1000)))[1:]
-    best = float(optimal_acceptance(target, draft, WithoutReplacement(8)))
-    assert OptimalWithoutReplacement().acceptance(target, draft, WithoutReplacement(8)) == pytest.approx(
-        best, abs=1e-10
-    )
+@pytest.mark.parametrize("k", range(1, 9))
+def test_acceptance_on_a_thousand_tokens(k):
+    for name, target, draft in pairs(1000):
+        best = float(optimal_acceptance(target, draft, WithoutReplacement(k)))
+        found = OptimalWithoutReplacement().acceptance(target, draft, WithoutReplacement(k))
+        assert found == pytest.approx(best, abs=1e-10), name
 
 
 @pytest.mark.parametrize("k", [2, 4])
@@ -239,6 +304,17 @@ def test_backends_batches_and_fewer_candidates():
         assert accepted.shape == (6,)
     nothing = selector.conditional(target, draft, np.full((6, 2), -1))
     np.testing.assert_allclose(nothing, target, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["optimal", "optimal_without_replacement"])
+def test_no_coin_keeps_what_the_target_excludes(name):
+    selector, target = get_selector(name), np.array([0.0, 0.5, 0.0, 0.5])
+    for draft in (np.full(4, 0.25), np.array([0.5, 0.0, 0.5, 0.0])):
+        held = np.flatnonzero(draft)
+        candidates = np.array([[a, b] for a in held for b in held if a != b])
+        for coin in (0.0, 1 - 2.0**-53):
+            coins = np.full((len(candidates), selector.coins(2)), coin)
+            assert (target[selector.select(target, draft, candidates, coins).token] > 0).all()
 
 
 def test_rows_that_are_no_rows():
