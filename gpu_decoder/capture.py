@@ -33,6 +33,7 @@ from gpu_decoder.models import (
     fingerprint,
     load,
 )
+from gpu_decoder.options import AsJson, Device, DType, Limit, MinP, Prompts, Seed, Target, Temperature, TopK, TopP
 from gpu_decoder.processing import Processing
 from gpu_decoder.prompt_file import DEMO_PROMPTS, Prompt, as_prompts
 from ot_spec.arrays import pick, to_numpy
@@ -345,15 +346,7 @@ def _generated_rows(
 
 def capture_command(
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to write to, or to continue.")],
-    prompts: Annotated[
-        Path,
-        typer.Option(
-            "--prompts",
-            metavar="FILE",
-            help="A prompt a line, or JSON Lines (.jsonl, .ndjson) with 'turns'. Default: 12 of the project.",
-            show_default=False,
-        ),
-    ] = DEMO_PROMPTS,
+    prompts: Prompts = DEMO_PROMPTS,
     positions: Annotated[
         str,
         typer.Option(metavar="generated|prompt", help="Laws along the target's own text, or along the prompt."),
@@ -364,14 +357,14 @@ def capture_command(
         bool,
         typer.Option("--all-turns", help="All turns, with the target's answers between; else the first."),
     ] = False,
-    target: Annotated[str, typer.Option(help="Folder of the target model, or 'smollm2'.")] = DEFAULT,
+    target: Target = DEFAULT,
     draft: Annotated[
         str, typer.Option(help="Folder of the draft model, or exit:N, the target leaving N layers early.")
     ] = "exit:3",
-    temperature: Annotated[float, typer.Option(help="Of the target; 0 is greedy.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Of the target: keep the k most probable tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Of the target: keep the tokens that reach mass p.")] = None,
-    min_p: Annotated[float | None, typer.Option(help="Of the target: keep tokens of p times the largest.")] = None,
+    temperature: Temperature = 1.0,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
     draft_temperature: Annotated[float, typer.Option(help="Of the draft; 0 is greedy.")] = 1.0,
     draft_top_k: Annotated[int | None, typer.Option(help="Of the draft.")] = None,
     draft_top_p: Annotated[float | None, typer.Option(help="Of the draft.")] = None,
@@ -380,11 +373,11 @@ def capture_command(
         int | None,
         typer.Option(metavar="M", help="Keep the M most probable tokens of each law and the rest's mass."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16 or float64.")] = "float32",
-    device: Annotated[str, typer.Option(help="A torch device, such as cpu or cuda.")] = "cpu",
-    seed: Annotated[int, typer.Option(help="Of the generated text.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    limit: Limit = None,
+    dtype: DType = "float32",
+    device: Device = "cpu",
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Record next-token laws of a target and a draft model as parquet.
 

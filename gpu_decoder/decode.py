@@ -132,10 +132,10 @@ class Decoder:
         max_new_tokens >= 0. temperature, filters: those of `from_logits`, after logits_processors (functions of ids
         (1, T) and scores (1, V); or a function of the row that makes them, where they keep a state). stop: texts that
         end a row with the token that completes one. until(row, ids): whether a text ends with its last token, asked
-        after each token. ends: ids that end a text, by default the model's; not before min_new_tokens. chat: put texts into the chat template, by default where there is one. seed: >= 0; a row's
-        tokens depend on its prompt, its seed and nothing else in the batch. keys: a row's own in place of the seed.
-        stream(row, tokens): called as tokens are committed. on_progress(new tokens, rows done): after each step.
-        clock: adds up where the time goes.
+        after each token. ends: ids that end a text, by default the model's; not before min_new_tokens. chat: put texts
+        into the chat template, by default where there is one. seed: >= 0; a row's tokens depend on its prompt, its
+        seed and nothing else in the batch. keys: a row's own in place of the seed. stream(row, tokens): called as
+        tokens are committed. on_progress(new tokens, rows done): after each step. clock: adds up where the time goes.
         """
         rows, wanted = self._begun(prompts, locals())
         clock = clock or Clock()
@@ -212,9 +212,9 @@ class Decoder:
             if not row.processors:
                 return self._law(wanted.law, logits[place])
             if node >= 0:
-                parent = int(tree.parents[node])
-                laws.row(parent + 1)  # plain generation has asked for it before
-                if parent in ended or int(tree.tokens[node]) in wanted.ends:
+                parent, token = int(tree.parents[node]), int(tree.tokens[node])
+                reached = laws.row(parent + 1)[token] > 0  # plain generation has asked for it before
+                if parent in ended or token in wanted.ends or not reached:
                     ended.add(node)  # never asked: any law does, as no token of it is kept
                     before[node] = before[parent]
                     return self._law(wanted.law, logits[place])
@@ -250,16 +250,18 @@ class Decoder:
             if out.finish:
                 break
         del out.logprobs[len(out.tokens) :]
-        out.tally.add(Step(draft.tree.height, len(draft.tree), commit.accepted, len(new)), new)
+        accepted = min(commit.accepted, len(new))
+        out.tally.add(Step(draft.tree.height, len(draft.tree), accepted, len(new)), new)
         row.step += 1
 
     def _finish(self, row: _Row, wanted: _Wanted) -> str | None:
         out = row.out
+        stopped = wanted.until is not None and wanted.until(row.place, row.ids)
         if out.tokens and out.tokens[-1] in wanted.ends:
             return "eos"
         if wanted.stop and self._stopped(out.tokens, wanted.stop):
-            return "stop"
-        if wanted.until is not None and wanted.until(row.place, row.ids):
+            stopped = True
+        if stopped:
             return "stop"
         return "length" if len(out.tokens) >= wanted.room else None
 
@@ -371,10 +373,10 @@ def _tree_for(rule: SequenceRule, candidates: int, length: int) -> TreePolicy | 
     for name in POLICIES if getattr(rule, "reads_draft_laws", True) else ["fixed"]:
         try:
             tree = POLICIES[name](candidates, length)
+            if _fits(rule, tree):
+                return tree
         except OptionError:  # a hub makes pairs only
             continue
-        if _fits(rule, tree):
-            return tree
     return None
 
 

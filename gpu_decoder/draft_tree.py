@@ -20,7 +20,7 @@ from ot_spec.tree import DraftTree, LawsByNode
 
 @dataclass(frozen=True)
 class Draft:
-    """What is handed to a sequence rule: the tree, and the laws its nodes were drawn from (None: fixed beforehand)."""
+    """What is handed to a sequence rule: the tree, and the laws its nodes were drawn from (None: nothing was drawn)."""
 
     tree: DraftTree
     laws: LawsByNode | None
@@ -176,12 +176,13 @@ def grow(
     depths: Sequence[int],
     coins: Sequence[Coins],
     law: Callable[[torch.Tensor], Array],
-    processed: LawOf | None,
+    processed: Sequence[LawOf] | None,
     vocab: int,
 ) -> list[Draft]:
     """A draft for each text, at most depths[row] deep; level by level, all rows and branches in one pass a level.
 
-    law: scores (n, V') -> laws (n, V'), the very arrays that the rule is given. processed: logits processors. vocab:
+    law: scores (n, V') -> laws (n, V'), the very arrays that the rule is given. processed: each row's logits
+    processors; a node that they leave no token for gets no children. vocab:
     the target's V; laws of fewer tokens are zero on the rest, scores past it are never drawn.
     """
     rows = [_Growing(*given) for given in zip(texts, depths, coins, strict=True)]
@@ -212,7 +213,7 @@ def _lay_out_laws(
     scores: list[Scores],
     level: int,
     law: Callable[[torch.Tensor], Array],
-    processed: LawOf | None,
+    processed: Sequence[LawOf] | None,
     vocab: int,
 ) -> None:
     """The laws after the frontier's nodes; a node where the drafter proposes nothing leaves the frontier."""
@@ -230,8 +231,16 @@ def _lay_out_laws(
     if logits is None:
         return
     if processed is not None:
-        prefixes = [row.prefix(node) for row in rows for node in row.frontier]
-        logits = torch.stack([processed(ids, one) for ids, one in zip(prefixes, logits, strict=True)])
+        logits = torch.nn.functional.pad(logits, (0, vocab - logits.shape[-1]), value=-torch.inf)
+        asked = [(of, row.prefix(node)) for of, row in zip(processed, rows, strict=True) for node in row.frontier]
+        logits = torch.stack([of(ids, one) for (of, ids), one in zip(asked, logits, strict=True)])
+        possible = (logits > -torch.inf).any(-1)
+        left = iter(possible.tolist())
+        for row in rows:
+            row.frontier = [node for node in row.frontier if next(left)]
+        logits = logits[possible]
+        if not len(logits):
+            return
     laws, place = _widened(law(logits), vocab), 0
     for row in rows:
         for node in row.frontier:
@@ -256,6 +265,8 @@ def _children(policy: TreePolicy, row: _Growing, level: int) -> list[int]:
         law, here = policy.law_at(level, int(drawn[node]) if node >= 0 else 1), row.rows[node]
         thrown = like(row.coins.random(law.k), here)
         tokens = to_numpy(law.sample(here[None], thrown[None]).tokens)[0].tolist()
+        if -1 in tokens:  # the support is short, and what is drawn is all of it, as by the same law with fewer slots
+            tokens = [token for token in tokens if token >= 0 and here[token] > 0]
         found += row.add(node, tokens, [1.0] * len(tokens))
     return found
 
@@ -287,6 +298,8 @@ def _best(policy: BestFirst, row: _Growing) -> list[int]:
 def _finished(row: _Growing, policy: TreePolicy, vocab: int) -> Draft:
     if not policy.sampled:
         return Draft(_pruned(row, policy), None)
+    if not row.tokens:
+        return Draft(DraftTree([], []), None)
     tree = DraftTree(row.tokens, row.parents, row.draws)
     inner = max(row.parents, default=-1) + 2  # rows of leaves at the end are left out
 
@@ -294,7 +307,7 @@ def _finished(row: _Growing, policy: TreePolicy, vocab: int) -> Draft:
         # a node without children: nothing reads its law
         return row.rows[place - 1] if place - 1 in row.rows else next(iter(row.rows.values()))
 
-    return Draft(tree, LawsByNode(inner if len(tree) else 1, vocab, law))
+    return Draft(tree, LawsByNode(inner, vocab, law))
 
 
 def _pruned(row: _Growing, policy: TreePolicy) -> DraftTree:

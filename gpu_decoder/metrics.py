@@ -69,6 +69,7 @@ class Summary:
         accepted = sum(s.accepted for s in steps)
         longest = max((s.depth for s in steps), default=0)
         seconds = clock.seconds if clock else {}
+        spent = sum(seconds.values())
         return cls(
             tokens=tokens,
             target_calls=len(steps),
@@ -77,7 +78,7 @@ class Summary:
             accepted_at=[sum(s.accepted > i for s in steps) for i in range(longest)],
             offered_at=[sum(s.depth > i for s in steps) for i in range(longest)],
             seconds=dict(seconds),
-            tokens_per_second=tokens / sum(seconds.values()) if seconds else None,
+            tokens_per_second=tokens / spent if spent else None,
         )
 
 

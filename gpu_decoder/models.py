@@ -82,20 +82,38 @@ def load(name_or_folder: str | Path = DEFAULT, dtype: str = "float32", device: s
     if found["missing_keys"]:
         raise ModelError(f"the model in {str(folder)!r} has no weights for {min(found['missing_keys'])}")
     model = model.to(where).eval().requires_grad_(False)
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return replace(as_language_model(model, tokenizer, str(name_or_folder)), context=context)
+
+
+def as_language_model(model: Any, tokenizer: Any = None, name: str | None = None) -> LanguageModel:
+    """A model of transformers that is loaded already, with or without its tokenizer.
+
+    `context` is set only where positions are learned, so that a longer text cannot be read at all.
+    """
+    output = model.get_output_embeddings()
     return LanguageModel(
-        name=str(name_or_folder),
+        name=name or getattr(model, "name_or_path", "") or type(model).__name__,
         model=model,
         tokenizer=tokenizer,
-        vocab=model.get_output_embeddings().weight.shape[0],
-        context=getattr(model.config.get_text_config(), "max_position_embeddings", None),
+        vocab=model.config.get_text_config().vocab_size if output is None else output.weight.shape[0],
+        context=_learned_positions(model),
         stops=_stops(model, tokenizer),
     )
 
 
 def _stops(model: Any, tokenizer: Any) -> frozenset[int]:
     stops = model.generation_config.eos_token_id
-    stops = stops if isinstance(stops, list) else [stops]
-    return frozenset(int(stop) for stop in (*stops, tokenizer.eos_token_id) if stop is not None)
+    stops = [*(stops if isinstance(stops, list) else [stops]), getattr(tokenizer, "eos_token_id", None)]
+    return frozenset(int(stop) for stop in stops if stop is not None)
+
+
+def _learned_positions(model: Any) -> int | None:
+    most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
+    others = [table.num_embeddings for table in tables if table is not model.get_input_embeddings()]
+    # some leave two rows unused at the start
+    return most if most is not None and {most, most + 2} & set(others) else None
 
 
 def _first_line(reason: BaseException) -> str:
@@ -260,12 +278,17 @@ def early_exit(model: LanguageModel, layers_left_out: int) -> EarlyExit:
         return output(norm(hidden))
 
     with torch.inference_mode(), _leaving(layers[-1]) as hidden:
-        sample = torch.arange(0, model.vocab, max(1, model.vocab // 8), device=norm.weight.device)
-        expected = model.model(sample[None], use_cache=False).logits.float()
+        expected = model.model(_sample(model), use_cache=False).logits.float()
         off = (head(hidden[0]).float() - expected).abs().max()
     if not off <= 1e-3 * expected.abs().max():
         raise ModelError(f"no early exit of {model.name!r}: its logits are not head(norm(last layer's output))")
     return EarlyExit(layers[-1 - layers_left_out], head)
+
+
+def _sample(model: LanguageModel) -> torch.Tensor:
+    """Some eight tokens, (1, 8), to try a model on."""
+    device = model.model.get_input_embeddings().weight.device
+    return torch.arange(0, model.vocab, max(1, model.vocab // 8), device=device)[None]
 
 
 def without_last_layers(model: LanguageModel, layers_left_out: int) -> LanguageModel:
@@ -287,6 +310,16 @@ def without_last_layers(model: LanguageModel, layers_left_out: int) -> LanguageM
     shorter.config.num_hidden_layers = len(kept)
     if getattr(shorter.config, "layer_types", None):
         shorter.config.layer_types = shorter.config.layer_types[: len(kept)]
+    for module in (shorter, outer):
+        for name in ("forward", "_old_forward", "_hf_hook"):  # what places a model on devices is bound to the whole one
+            vars(module).pop(name, None)
+    try:
+        with torch.inference_mode():
+            outer(_sample(model), use_cache=False)
+    except Exception as reason:  # whatever a model makes of missing layers
+        raise ModelError(
+            f"no early exit of {model.name!r}: it does not run without its last layers ({_first_line(reason)})"
+        ) from reason
     return replace(model, name=f"{model.name} without {layers_left_out} layers", model=outer)
 
 

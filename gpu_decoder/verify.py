@@ -274,12 +274,12 @@ def _difference_on_a_tree(model: LanguageModel) -> float:
     reader.prefill([ids[:3]])
     reader.leave_out(_within(model.model.config.get_text_config()))
     [found] = reader.read([Block(ids[3:], [-1, -1, 1, 0])])
-    off, device = 0.0, model.model.get_input_embeddings().weight.device
+    off, device = [], model.model.get_input_embeddings().weight.device
     for nodes in ([0, 3], [1, 2]):
         path = torch.tensor([[*ids[:3], *(ids[3 + node] for node in nodes)]], device=device)
         plain = model.model(input_ids=path, use_cache=False).logits[0, 3:].double()
-        off = max(off, float((found[nodes].double() - plain).abs().max() / plain.std()))
-    return off
+        off.append((found[nodes].double() - plain).abs().max() / plain.std())
+    return float(torch.stack(off).max())
 
 
 def _within(config: Any) -> int:

@@ -50,6 +50,10 @@ class CaptureFileError(OtSpecError):
     """A file of captured laws that cannot be read, or that contradicts what it is asked to continue."""
 
 
+class RecordFileError(OtSpecError):
+    """Records of a decode that cannot be read or written, or that were made with other settings."""
+
+
 class ModelError(OtSpecError):
     """A model or tokenizer that cannot be loaded, or not used as asked."""
 

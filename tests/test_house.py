@@ -392,11 +392,11 @@ def make(*argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
 
 def test_make_alone_lists_the_targets():
     done = make()
-    listed = re.findall(r"^  make (\w+)", done.stdout, flags=re.MULTILINE)
-    assert {"demo", "test", "bench", "lint", "notebooks", "deep", "clean"} <= set(listed)
+    listed = re.findall(r"^  make ([\w-]+)", done.stdout, flags=re.MULTILINE)
+    assert {"demo", "test", "bench", "gpu-bench", "lint", "notebooks", "deep", "clean"} <= set(listed)
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "bench", "lint", "notebooks", "deep"])
+@pytest.mark.parametrize("target", ["demo", "test", "bench", "gpu-bench", "lint", "notebooks", "deep"])
 def test_a_target_installs_once_torch_first(target, tmp_path):
     done = make("-n", target, VENV=str(tmp_path / "new"))
     assert done.returncode == 0, done.stderr

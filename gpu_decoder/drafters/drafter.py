@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
-from gpu_decoder.models import LanguageModel, check_one_tokenizer, load
+from gpu_decoder.models import LanguageModel, as_language_model, check_one_tokenizer, load
 from gpu_decoder.verify import Block, TreeReader
 from ot_spec.errors import OptionError
 
@@ -84,19 +85,24 @@ class _Silent:
     def select(self, rows: list[int]) -> None: ...
 
 
-def get_drafter(name: str | Path | LanguageModel | Drafter, target: LanguageModel) -> Drafter:
+def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter, target: LanguageModel) -> Drafter:
     """A drafter for `target` by its name.
 
     "none"; "exit:N", the target leaving its last N layers out; "lookup" or "lookup:N", what followed the last N tokens
-    where they stood before; a folder with a model, or a `LanguageModel`, of the target's tokenizer.
+    where they stood before; a folder with a model, a `LanguageModel` or a model of transformers, of the target's
+    tokenizer.
     """
     from gpu_decoder.drafters.early_exit import EarlyExitDrafter
     from gpu_decoder.drafters.lookup import LookupDrafter
     from gpu_decoder.drafters.model import ModelDrafter
 
+    if isinstance(name, PreTrainedModel):
+        name = as_language_model(name)
     if isinstance(name, LanguageModel):
         return ModelDrafter(name)
     if not isinstance(name, str | Path):
+        if not isinstance(name, Drafter):
+            raise OptionError(f"a drafter is a name, a folder, a model or a Drafter, not {type(name).__name__}")
         return name
     kind, _, rest = str(name).partition(":")
     if kind == "none":

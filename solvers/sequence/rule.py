@@ -92,7 +92,7 @@ class TreeRule(ABC):
         return like(coins, first_law(target_laws))
 
     def _check_laws(self, tree: DraftTree, target_laws: Array, draft_laws: Array) -> None:
-        if draft_laws is None and self.reads_draft_laws:
+        if draft_laws is None and self.reads_draft_laws and len(tree):
             raise ShapeError(f"{self.name} needs the draft_laws that the tree was drawn from")
         check_laws(tree, target_laws, draft_laws)
 
