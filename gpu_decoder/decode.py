@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import MinNewTokensLengthLogitsProcessor
+from transformers import MinNewTokensLengthLogitsProcessor, PreTrainedModel
 
 from gpu_decoder.coins import DRAFT, VERIFY, Coins, coins_of, row_keys
 from gpu_decoder.draft_tree import POLICIES, Draft, TreePolicy, check_size, grow
@@ -87,7 +87,7 @@ class Decoder:
     def __init__(
         self,
         target: LanguageModel | str | Path = DEFAULT,
-        drafter: Drafter | LanguageModel | str | Path = "exit:3",
+        drafter: Drafter | LanguageModel | PreTrainedModel | str | Path = "exit:3",
         *,
         selector: str | Selector | SequenceRule = "k_seq",
         candidates: int = 4,
@@ -311,7 +311,7 @@ class Decoder:
         rows: list[_Row] = []
         for place, text in enumerate(ids):
             # a list of transformers' is callable too
-            own = given(place) if callable(given) and not isinstance(given, list) else given
+            own: Any = given(place) if callable(given) and not isinstance(given, list) else given
             own = own if isinstance(own, Processors) else Processors(own)
             if asked["min_new_tokens"] and ends:
                 own = own.after(MinNewTokensLengthLogitsProcessor(

@@ -23,7 +23,7 @@ from transformers import (
     StopStringCriteria,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
-from transformers.generation import GenerateDecoderOnlyOutput, GenerationMixin
+from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
 
 from gpu_decoder.decode import Decoder, Generation
 from gpu_decoder.draft_tree import TreePolicy
@@ -40,9 +40,9 @@ _CACHES = (None, "dynamic", "dynamic_full", "static", "hybrid", "sliding_window"
 
 
 class ot_spec_generate:
-    """Speculative decoding inside `generate`: what comes back has the law that `generate` itself would give.
+    """Speculative decoding inside `generate`: what comes back has the law that `generate` itself would give. ::
 
-    >>> target.generate(**inputs, max_new_tokens=64, custom_generate=ot_spec_generate("exit:3"))  # doctest: +SKIP
+        target.generate(**inputs, max_new_tokens=64, custom_generate=ot_spec_generate("exit:3"))
 
     drafter: as for `Decoder`: "exit:N", "lookup[:N]", "none", a folder, a model of transformers, a `Drafter`.
     selector, candidates, length, tree, meter: those of `Decoder`. draft_temperature: what the draft's scores, processed
@@ -126,8 +126,9 @@ class ot_spec_generate:
         def stream(place: int, tokens: list[int]) -> None:
             for note in notes.values():
                 note.keep(tokens)
-            for token in tokens if streamer is not None else ():
-                streamer.put(torch.tensor([token]))
+            if streamer is not None:
+                for token in tokens:
+                    streamer.put(torch.tensor([token]))
 
         room = max(1, (stopping_criteria.max_length or generation_config.max_length) - input_ids.shape[1])
         ending = _Ending([*stopping_criteria, *self._criteria], input_ids, prompts, room)
@@ -147,7 +148,7 @@ class ot_spec_generate:
         if not generation_config.return_dict_in_generate:
             return sequences
         parts: dict[str, Any] = {name: tuple(row.clone() for row in note.kept) for name, note in notes.items()}
-        return GenerateDecoderOnlyOutput(sequences=sequences, **parts)
+        return GenerateDecoderOnlyOutput(sequences, **parts)  # pyright: ignore[reportArgumentType]
 
     def _decoder_of(self, model: Any) -> Decoder:
         if self._decoder is None or self._decoder.target.model is not model:
@@ -265,18 +266,18 @@ class _Note:
 def _for_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:
     """A processor of a batch as it is for one row of it."""
     own: Any = copy.copy(processor)
-    if isinstance(own, RepetitionPenaltyLogitsProcessor) and isinstance(own.prompt_ignore_length, torch.Tensor):
+    if isinstance(processor, RepetitionPenaltyLogitsProcessor) and isinstance(own.prompt_ignore_length, torch.Tensor):
         own.prompt_ignore_length = own.prompt_ignore_length[row : row + 1]
-    elif isinstance(own, EncoderRepetitionPenaltyLogitsProcessor):
+    elif isinstance(processor, EncoderRepetitionPenaltyLogitsProcessor):
         given = row * len(own.encoder_input_ids) // rows  # several rows go on from one prompt
         own.encoder_input_ids = own.encoder_input_ids[given : given + 1]
-    elif isinstance(own, EncoderNoRepeatNGramLogitsProcessor):
+    elif isinstance(processor, EncoderNoRepeatNGramLogitsProcessor):
         own.generated_ngrams = [own.generated_ngrams[row * own.batch_size // rows]]
         own.batch_size = 1
-    elif isinstance(own, PrefixConstrainedLogitsProcessor):
+    elif isinstance(processor, PrefixConstrainedLogitsProcessor):
         allowed, given = own._prefix_allowed_tokens_fn, row // own._num_beams
         own._prefix_allowed_tokens_fn, own._num_beams = lambda _, ids: allowed(given, ids), 1
-    elif isinstance(own, UnbatchedClassifierFreeGuidanceLogitsProcessor):
+    elif isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
         names = ("input_ids", "attention_mask")
         given = {name: own.unconditional_context[name] for name in names}
         sliced = {name: ids[row * len(ids) // rows :][:1] for name, ids in given.items() if ids is not None}
