@@ -50,8 +50,9 @@ def efficiency_table(
                "target_calls": summary.target_calls, "measured": mean + off, "predicted": mean, "sd": sd}  # fmt: skip
         for watched in ("optimum", *WATCHED):
             if watched in met:
-                row[watched] = float(met[watched].mean())
-                row[f"least_gap_{watched}"] = float(np.nanmin(met["optimum"] - met[watched]))
+                known = np.array(met[watched], dtype=float)
+                row[watched] = float(np.nanmean(known))
+                row[f"least_gap_{watched}"] = float(np.nanmin(np.array(met["optimum"]) - known))
         rows.append(row)
         if progress is not None:
             progress(row)

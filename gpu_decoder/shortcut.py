@@ -72,13 +72,12 @@ def _forward(module: Any) -> Forward:
     def matrix(linear: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         return linear.weight, linear.bias
 
-    layers = [
-        _Layer(
-            layer.input_layernorm.weight, *(matrix(getattr(layer.self_attn, f"{name}_proj")) for name in "qkvo"),
-            layer.post_attention_layernorm.weight, *(matrix(getattr(layer.mlp, f"{n}_proj")) for n in ("gate", "up", "down")),
-        )
-        for layer in decoder.layers
-    ]  # fmt: skip
+    layers = []
+    for layer in decoder.layers:
+        query, key, value, out = (matrix(getattr(layer.self_attn, f"{name}_proj")) for name in "qkvo")
+        gate, up, down = (matrix(getattr(layer.mlp, f"{name}_proj")) for name in ("gate", "up", "down"))
+        before = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+        layers.append(_Layer(before[0], query, key, value, out, before[1], gate, up, down))
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     size, scale = decoder.layers[0].self_attn.head_dim, decoder.layers[0].self_attn.scaling
     shared, half, eps = heads // groups, size // 2, config.rms_norm_eps
