@@ -7,33 +7,34 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress
 from rich.table import Table
 
-from ot_spec.cli import console, emit_json
-from ot_spec.errors import OptionError
+from ot_spec.cli import emit_json
 from ot_spec.families import FAMILIES
 from solvers import get_selector
 from solvers.gap.pictures import draw_pictures
-from solvers.gap.study import DRAFT_LAWS, OPTIMUM, SLOW_SELECTORS, default_selectors, gap_study, summary, write
+from solvers.gap.screen import families_of, names_of, new_table, numbers_of, output, progress_bar
+from solvers.gap.study import (
+    DRAFT_LAWS,
+    OPTIMUM,
+    SLOW_SELECTORS,
+    default_selectors,
+    gap_study,
+    labelled,
+    summary,
+    write,
+)
+from solvers.gap.tuned import REFERENCES, tuned
 from solvers.gap.worst import WorstCase, worst_case
 
 __all__ = ["gap_command"]
 
 Frame = Any  # a DataFrame; its declared return types are unions too wide to check against
 
-_WIDTH = 118
 _NOT_SEARCHED = ("importance",)  # solves a problem of its own for every pair: minutes, unless it is asked for
 _SELECTORS_HELP = f"Selectors, separated by commas. Default: all but {', '.join(SLOW_SELECTORS)} (slow)."
 _FAMILY_HELP = (
@@ -54,12 +55,18 @@ def gap_command(
     k: Annotated[str, typer.Option(help="Numbers of candidates, separated by commas.")] = "1,2,4,8",
     selectors: Annotated[str | None, typer.Option(help=_SELECTORS_HELP, metavar="NAMES")] = None,
     laws: Annotated[str, typer.Option(help="Draft laws, separated by commas.")] = ",".join(DRAFT_LAWS),
+    target_temperature: Annotated[
+        str, typer.Option(help="Temperatures by which the target is reheated, separated by commas.")
+    ] = "1",
     draft_temperature: Annotated[
-        str, typer.Option(help="Temperatures by which the draft is reheated, separated by commas.")
+        str, typer.Option(help="Temperatures by which the draft is reheated; with several, each rule is tuned.")
     ] = "1",
     dear_rows: Annotated[
         int, typer.Option(help="Rows of a source with drafts without replacement beyond 4,096 tokens.")
     ] = 6,
+    bound: Annotated[
+        bool, typer.Option(help="The marginal bound too, most of the time of drafts without replacement.")
+    ] = True,
     worst: Annotated[
         bool, typer.Option("--worst-case", help="Also search the law pairs on which selectors lose most.")
     ] = False,
@@ -77,40 +84,49 @@ def gap_command(
 
     The tables show per source, draft law, k and draft temperature T the mean of the optimum alpha* and of the
     marginal bound, and for each selector its mean acceptance and its share of the optimum, on average and in
-    the worst row. --out gets gap.csv, gap.parquet, summary.csv and pictures (png, svg).
+    the worst row. With several draft temperatures a last table has each rule at the best of them, and what the
+    optimum of independent drafts and of drafts without replacement wins over it, row by row. --out gets gap.csv,
+    gap.parquet, summary.csv, tuned.csv and pictures (png, svg).
 
     --json gives {"rows": lines of the whole table, "seed": int, "seconds": number, "summary": [{"source",
-    "law", "k", "draft_temperature", "selector", "rows", "acceptance", "acceptance_error", "optimum",
-    "marginal_bound", "mean_ratio", "worst_ratio", "guarantee"}], "worst_cases": [{"selector", "law", "k",
+    "law", "k", "target_temperature", "draft_temperature", "selector", "rows", "acceptance", "acceptance_error",
+    "optimum", "marginal_bound", "mean_ratio", "worst_ratio", "guarantee"}], "tuned": [{"source",
+    "target_temperature", "k", "law", "selector", "draft_temperature", "edge", "rows", "acceptance",
+    "standard_error", "won_by_iid", "won_by_iid_error", "won_by_without_replacement",
+    "won_by_without_replacement_error"}], "worst_cases": [{"selector", "law", "k",
     "target", "draft", "acceptance", "optimum", "ratio", "guarantee", "evaluated"}], "files": [paths]}.
     The lines of selector "optimum" are alpha* itself.
     """
     started = time.monotonic()
-    counts = _numbers("k", k, int)
-    temperatures = _numbers("draft-temperature", draft_temperature, float)
-    names = _names(selectors) if selectors is not None else None
-    families = None if family is None else _families(family)
-    with _progress() as progress:
+    counts = numbers_of("k", k, int)
+    target_temperatures = numbers_of("target-temperature", target_temperature, float)
+    draft_temperatures = numbers_of("draft-temperature", draft_temperature, float)
+    names = names_of(selectors) if selectors is not None else None
+    families = None if family is None else families_of(family)
+    with progress_bar() as progress:
         bar = progress.add_task("gap study", total=None)
         table = gap_study(
             selectors=names,
-            draft_laws=_names(laws),
+            draft_laws=names_of(laws),
             k=counts,
-            draft_temperatures=temperatures,
+            target_temperatures=target_temperatures,
+            draft_temperatures=draft_temperatures,
             families=families,
             captured=captured or (),
             vocab=vocab,
             rows=rows,
             limit=limit,
             dear_rows=dear_rows,
+            bound=bound,
             seed=seed,
             jobs=jobs,
             resume_dir=out,
             callback=lambda done, many: progress.update(bar, completed=done, total=many),
         )
-        cases = _worst_cases(names, _names(laws), counts, seed, progress) if worst else []
+        cases = _worst_cases(names, names_of(laws), counts, seed, progress) if worst else []
     short = summary(table)
-    files = [] if out is None else _written(table, short, out)
+    best: Frame = tuned(table)
+    files = [] if out is None else _written(table, short, best, out)
     if json:
         emit_json(
             {
@@ -118,53 +134,26 @@ def gap_command(
                 "seed": seed,
                 "seconds": time.monotonic() - started,
                 "summary": short.to_dict("records"),
+                "tuned": best.to_dict("records"),
                 "worst_cases": [vars(case) for case in cases],
                 "files": [str(file) for file in files],
             }
         )
         return
-    screen = Console()
-    if not screen.is_terminal:
-        screen = Console(width=_WIDTH)
-    ordered: Frame = short.sort_values(["law", "k", "draft_temperature"], key=_place(short), kind="stable")
-    for source in table["source"].unique():
+    screen = output()
+    ordered: Frame = labelled(short).sort_values(["law", "k", "draft_temperature"], key=_place(short), kind="stable")
+    for source in labelled(table)["source"].unique():
         screen.print(_source_table(ordered[ordered["source"] == source], source))
+    if len(set(draft_temperatures)) > 1 and len(best):
+        for source, lines in labelled(best).groupby("source", sort=False):
+            screen.print(_tuned_table(lines, str(source)))
     for note in _notes(table):
         screen.print(note, highlight=False)
     if cases:
         screen.print(_case_table(cases))
     if files:
-        what = f"gap.csv, gap.parquet, summary.csv and {len(files) - 3} pictures"
+        what = f"gap.csv, gap.parquet, summary.csv, tuned.csv and {len(files) - 4} pictures"
         screen.print(f"written to {out}: {what}", highlight=False)
-
-
-def _numbers(option: str, text: str, kind: type) -> list[Any]:
-    try:
-        return [kind(item) for item in _names(text)]
-    except ValueError:
-        raise OptionError(f"--{option} takes numbers separated by commas, got {text!r}") from None
-
-
-def _names(text: str) -> list[str]:
-    return [item.strip() for item in text.split(",") if item.strip()]
-
-
-def _families(names: list[str]) -> list[str]:
-    return list(dict.fromkeys(each for name in names for each in (FAMILIES if name == "all" else [name])))
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 def _worst_cases(
@@ -187,11 +176,12 @@ def _worst_cases(
     return cases
 
 
-def _written(table: Frame, short: Frame, out: Path) -> list[Path]:
+def _written(table: Frame, short: Frame, best: Frame, out: Path) -> list[Path]:
     return [
         write(out / "gap.csv", lambda file: table.to_csv(file, index=False)),
         write(out / "gap.parquet", lambda file: table.to_parquet(file, index=False)),
         write(out / "summary.csv", lambda file: short.to_csv(file, index=False)),
+        write(out / "tuned.csv", lambda file: best.to_csv(file, index=False)),
         *draw_pictures(table, out),
     ]
 
@@ -209,7 +199,7 @@ def _source_table(short: Frame, source: str) -> Table:
         "of optimum",
         "worst",
     )
-    view = _view(f"{source}: mean acceptance", headings)
+    view = new_table(f"{source}: mean acceptance", headings)
     last = None
     for (law, k, temperature), lines in short.groupby(["law", "k", "draft_temperature"], sort=False):
         best = lines[lines["selector"] == OPTIMUM].iloc[0]
@@ -225,6 +215,30 @@ def _source_table(short: Frame, source: str) -> Table:
             view.add_row(*[""] * 6, *others)
         last = law
     return view
+
+
+def _tuned_table(best: Frame, source: str) -> Table:
+    """Rules at their best draft temperatures, the most accepting first."""
+    won = [f"won by {reference}" for reference in REFERENCES]
+    view = new_table(
+        f"{source}: at the best draft temperature T", ("k", "draft law", "selector", "T", "acceptance", *won)
+    )
+    for k, lines in best.groupby("k"):
+        ordered = (_alike(lines) if k == 1 else lines).sort_values("acceptance", ascending=False, kind="stable")
+        for place, (_, line) in enumerate(ordered.iterrows()):
+            shown = [
+                _with_error(line[f"won_by_{reference}"], line[f"won_by_{reference}_error"]) for reference in REFERENCES
+            ]
+            temperature = f"{line['draft_temperature']:g}" + ("*" if line["edge"] else "")
+            acceptance = _with_error(line["acceptance"], line["standard_error"])
+            view.add_row("" if place else str(k), line["law"], line["selector"], temperature, acceptance, *shown)
+        view.add_section()
+    view.caption = "± standard errors over rows; * an end of the grid of temperatures"
+    return view
+
+
+def _with_error(value: float, error: float) -> str:
+    return "" if np.isnan(value) else f"{round(value, 4) + 0:.4f}" + ("" if np.isnan(error) else f" ±{error:.4f}")
 
 
 def _alike(rules: Frame) -> Frame:
@@ -264,7 +278,7 @@ def _notes(table: Frame) -> list[str]:
 
 def _case_table(cases: list[WorstCase]) -> Table:
     headings = "selector", "draft law", "k", "of optimum", "guaranteed", "target", "draft"
-    view = _view("worst law pairs found", headings)
+    view = new_table("worst law pairs found", headings)
     for case in cases:
         if case.ratio > 1 - 1e-9:  # no pair found on which it loses: there is none to show
             view.add_row(case.selector, case.law, str(case.k), f"{100 * case.ratio:.2f} %", "", "none found", "")
@@ -274,12 +288,4 @@ def _case_table(cases: list[WorstCase]) -> Table:
         shown = f"{100 * case.guarantee:.2f} %" if case.selector == "k_seq" else ""
         numbers = str(case.k), f"{100 * case.ratio:.2f} %", shown
         view.add_row(case.selector, case.law, *numbers, *masses)
-    return view
-
-
-def _view(title: str, headings: tuple[str, ...]) -> Table:
-    view = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings:
-        left = heading in ("draft law", "selector")
-        view.add_column(heading, justify="left" if left else "right", no_wrap=True)
     return view

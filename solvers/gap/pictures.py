@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ot_spec.errors import OptionError
-from solvers.gap.study import OPTIMUM, write
+from solvers.gap.study import OPTIMUM, labelled, write
 
 __all__ = ["acceptance_picture", "draw_pictures", "gap_picture", "temperature_picture"]
 
@@ -38,8 +38,6 @@ def draw_pictures(table: pd.DataFrame, folder: str | Path) -> list[Path]:
     against the draft temperature, at the largest k, where there are several; ``gap`` lost acceptance against
     entropy and TV.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     lines: Frame = table[table["kind"] != "left out"]
     figures: dict[str, Figure] = {}
     for law in lines["law"].unique():
@@ -48,8 +46,14 @@ def draw_pictures(table: pd.DataFrame, folder: str | Path) -> list[Path]:
             figures[f"temperature_{law}"] = temperature_picture(lines, law)
     if (lines["selector"] != OPTIMUM).any():
         figures["gap"] = gap_picture(lines)
+    return save(figures, folder)
+
+
+def save(figures: dict[str, Figure], folder: str | Path) -> list[Path]:
+    """Each figure as name.png and name.svg in `folder`, complete or not there; drawn twice it gives the same bytes."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     files = []
-    # names in the svg are hashed with a fixed salt, so that a study drawn twice gives the same bytes
     with mpl.rc_context({"svg.hashsalt": "ot-spec"}):
         for name, figure in figures.items():
             for kind, about in (("png", {"Software": None}), ("svg", {"Date": None})):
@@ -65,8 +69,8 @@ def draw_pictures(table: pd.DataFrame, folder: str | Path) -> list[Path]:
 
 
 def acceptance_picture(table: pd.DataFrame, law: str, draft_temperature: float | None = None) -> Figure:
-    """Mean acceptance against k for one draft law, a panel a source: selectors, the optimum, the marginal
-    bound."""
+    """Mean acceptance against k for one draft law, a panel a source and target temperature: selectors, the optimum,
+    the marginal bound."""
     lines = _of_law(table, law)
     temperature = lines["draft_temperature"].iloc[0] if draft_temperature is None else draft_temperature
     chosen = lines[lines["draft_temperature"] == temperature]
@@ -74,7 +78,7 @@ def acceptance_picture(table: pd.DataFrame, law: str, draft_temperature: float |
         raise OptionError(f"the table has no lines at draft temperature {temperature}")
     note = "" if chosen["draft_temperature"].nunique() == 1 and temperature == 1 else f", T = {temperature:g}"
     ticks = sorted(chosen["k"].unique())
-    figure, axes = _panels(chosen["source"].unique(), f"Acceptance, {_WORDS.get(law, law)}{note}")
+    figure, axes = panels(chosen["source"].unique(), f"Acceptance, {_WORDS.get(law, law)}{note}")
     handles: dict[str, Any] = {}
     for ax, source in axes:
         _lines(ax, chosen[chosen["source"] == source], "k", handles, lines)
@@ -87,15 +91,15 @@ def acceptance_picture(table: pd.DataFrame, law: str, draft_temperature: float |
 
 
 def temperature_picture(table: pd.DataFrame, law: str, k: int | None = None) -> Figure:
-    """Mean acceptance against the draft temperature for one draft law, a panel a source, at one k (the
-    largest)."""
+    """Mean acceptance against the draft temperature for one draft law, at one k (the largest); panels as in
+    `acceptance_picture`."""
     lines = _of_law(table, law)
     k = int(lines["k"].max()) if k is None else k
     chosen = lines[lines["k"] == k]
     if chosen.empty:
         raise OptionError(f"the table has no lines of k = {k}")
     title = f"Acceptance against draft temperature, {_WORDS.get(law, law)}, k = {k}"
-    figure, axes = _panels(chosen["source"].unique(), title)
+    figure, axes = panels(chosen["source"].unique(), title)
     handles: dict[str, Any] = {}
     for ax, source in axes:
         _lines(ax, chosen[chosen["source"] == source], "draft_temperature", handles, lines)
@@ -147,18 +151,22 @@ def _of_law(table: Frame, law: str) -> Frame:
     table = table[(table["kind"] != "left out") & (table["law"] == law)]
     if table.empty:
         raise OptionError(f"the table has no lines of draft law {law!r}")
-    return table
+    return labelled(table)
 
 
 def _style(name: str, table: Frame) -> tuple[str, str]:
-    names = sorted(set(table["selector"]) - {OPTIMUM})
-    place = names.index(name)
+    return style(sorted(set(table["selector"]) - {OPTIMUM}).index(name))
+
+
+def style(place: int) -> tuple[str, str]:
+    """Colour and marker of the line at this place."""
     return _COLOURS[place % len(_COLOURS)], _MARKERS[place % len(_MARKERS)]
 
 
 def _lines(ax: Axes, rows: Frame, column: str, handles: dict[str, Any], table: Frame) -> None:
     best = rows[rows["selector"] == OPTIMUM].groupby(column)[["acceptance", "marginal_bound"]].mean()
-    (handles["marginal bound"],) = ax.plot(best.index, best["marginal_bound"], color="0.55", ls=":", lw=2.2)
+    if best["marginal_bound"].notna().any():
+        (handles["marginal bound"],) = ax.plot(best.index, best["marginal_bound"], color="0.55", ls=":", lw=2.2)
     (handles["optimum"],) = ax.plot(best.index, best["acceptance"], color="black", lw=1.8)
     low, high = best.min(axis=None), best.max(axis=None)
     # one candidate leaves no choice: a selector is drawn if it goes further
@@ -185,14 +193,17 @@ def _plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def _panels(sources: Sequence[str] | np.ndarray, title: str) -> tuple[Figure, list[tuple[Axes, str]]]:
+def panels(
+    sources: Sequence[str] | np.ndarray, title: str, label: str = "mean acceptance"
+) -> tuple[Figure, list[tuple[Axes, str]]]:
+    """A figure with a panel for each of `sources`."""
     across = min(len(sources), _ACROSS)
     down = -(-len(sources) // across)
     figure = Figure(figsize=(max(across, 2) * _PANEL, down * 2.7 + 1.1), layout="constrained")
     grid: Any = figure.subplots(down, across, squeeze=False)
     figure.suptitle(title)
     for ax in grid[:, 0]:
-        ax.set_ylabel("mean acceptance")
+        ax.set_ylabel(label)
     for ax in grid.flat[len(sources) :]:
         ax.set_axis_off()
     return figure, list(zip(grid.flat, sources, strict=False))

@@ -42,6 +42,7 @@ COLUMNS = {
     "selector": "str",
     "law": "str",
     "k": "int64",
+    "target_temperature": "float64",
     "draft_temperature": "float64",
     "acceptance": "float64",
     "acceptance_error": "float64",
@@ -59,7 +60,8 @@ COLUMNS = {
 }
 
 SLOW_SELECTORS = ("luce", "importance")
-FORMAT = 1  # of a chunk: raised whenever the same parameters would give other numbers
+FORMAT = 2  # of a chunk: raised whenever the same parameters would give other numbers
+TEMPERATURES = ["target_temperature", "draft_temperature"]
 DEAR_VOCAB = 4096
 _ROWS_PER_CHUNK = 64
 _ENTRIES_PER_CHUNK = 1 << 18
@@ -107,15 +109,17 @@ class Laws(NamedTuple):
 
 @dataclass(frozen=True)
 class Chunk:
-    """A block of rows of one source at one draft temperature: the unit that is computed, kept and resumed."""
+    """A block of rows of one source at one pair of temperatures: the unit that is computed, kept and resumed."""
 
     source: str
     what: dict[str, Any]
     numbers: tuple[int, ...]
     dear: tuple[int, ...]
-    temperature: float
+    target_temperature: float
+    draft_temperature: float
     laws: tuple[tuple[str, int], ...]
     selectors: tuple[Selector, ...]
+    bound: bool
 
     @property
     def key(self) -> str:
@@ -127,8 +131,10 @@ class Chunk:
             "what": self.what,
             "numbers": self.numbers,
             "dear": self.dear,
-            "temperature": self.temperature,
+            "target_temperature": self.target_temperature,
+            "draft_temperature": self.draft_temperature,
             "laws": self.laws,
+            "bound": self.bound,
             "selectors": [[s.name, joblib.hash(s)] for s in self.selectors],
         }
         return hashlib.sha256(json.dumps(parameters, sort_keys=True).encode()).hexdigest()[:32]
@@ -139,6 +145,7 @@ def gap_study(
     selectors: Sequence[str | Selector] | None = None,
     draft_laws: Sequence[str] = tuple(DRAFT_LAWS),
     k: Sequence[int] = (1, 2, 4, 8),
+    target_temperatures: Sequence[float] = (1.0,),
     draft_temperatures: Sequence[float] = (1.0,),
     families: Sequence[str] | None = None,
     captured: Sequence[str | os.PathLike[str]] = (),
@@ -146,12 +153,13 @@ def gap_study(
     rows: int = 32,
     limit: int | None = None,
     dear_rows: int = 6,
+    bound: bool = True,
     seed: int = 0,
     jobs: int | None = None,
     resume_dir: str | os.PathLike[str] | None = None,
     callback: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """How far selectors are from the optimum: one line per source, row, draft law, k, draft temperature, selector.
+    """How far selectors are from the optimum: one line per source, row, draft law, k, temperatures and selector.
 
     Parameters
     ----------
@@ -161,7 +169,7 @@ def gap_study(
         `acceptance`, that gives the acceptance and its standard error.
     draft_laws: names among "iid", "without_replacement", "top_then_sample".
     k: numbers of candidates, >= 1.
-    draft_temperatures: the draft is reheated by each (`ot_spec.reheated`), > 0.
+    target_temperatures, draft_temperatures: target and draft are reheated by each (`ot_spec.reheated`), > 0.
     families: names of `ot_spec.families.FAMILIES`, with parameters as in "dirichlet:concentration=0.1"; default all
         of them, or none if `captured` is given.
     captured: folders or files of captured laws (`ot_spec.captured`).
@@ -169,6 +177,7 @@ def gap_study(
     limit: rows taken of each captured source, evenly spread; default all.
     dear_rows: "without_replacement" costs up to seconds a row where the draft gives mass to more than 4,096 tokens:
         so many such rows of a source, evenly spread, get it; the others have no such lines.
+    bound: whether the marginal bound is wanted, which without replacement costs more than alpha* does; else NaN.
     seed: >= 0; the table depends on it and on the parameters, and on nothing else.
     jobs: processes, as in joblib. Default: what `joblib.parallel_config` says, so that its backend (loky, dask, ray)
         carries the sweep; one process without it.
@@ -180,7 +189,7 @@ def gap_study(
     -------
     A frame with the columns of `COLUMNS`. acceptance = P(Y in candidates); the lines of selector "optimum" are alpha*
     itself. ratio = acceptance/optimum, 1 where nothing can be accepted; gap = optimum - acceptance; guarantee =
-    1 - (1 - 1/k)^k. tv, entropies (in nats) and everything else are those of target and reheated draft. `kind` says
+    1 - (1 - 1/k)^k. tv, entropies (in nats) and everything else are those of the reheated laws. `kind` says
     what `acceptance_error` and `optimum_error` are: "exact" (0), "estimate" (the standard error of a fixed
     low-discrepancy sample), "bracket" (half the width of an interval that holds the truth, the value being its
     middle) or "left out" (NaN, with the reason in `note`).
@@ -198,7 +207,11 @@ def gap_study(
     """
     rules = _selectors(selectors)
     laws = _draft_laws(draft_laws, k)
-    temperatures = _temperatures(draft_temperatures)
+    temperatures = [
+        (hot_target, hot_draft)
+        for hot_target in _temperatures("target", target_temperatures)
+        for hot_draft in _temperatures("draft", draft_temperatures)
+    ]
     for name, value, least in (("rows", rows, 1), ("seed", seed, 0), ("dear_rows", dear_rows, 0)):
         if value < least:
             raise OptionError(f"{name} must be at least {least}, got {value}")
@@ -208,9 +221,9 @@ def gap_study(
         raise OptionError(f"limit must be at least 1, got {limit}")
     if families is None:
         families = () if captured else tuple(FAMILIES)
-    sources: list[_Source] = [_Family(name, vocab, rows, seed) for name in families]
-    sources += [_Captured(path, limit) for path in captured]
-    _label(sources)
+    sources: list[Source] = [FamilySource(name, vocab, rows, seed) for name in families]
+    sources += [CapturedSource(path, limit) for path in captured]
+    label(sources)
     if not sources:
         raise OptionError("there is nothing to study: give a family or captured laws")
 
@@ -218,9 +231,9 @@ def gap_study(
         for source in sources:
             dear = set(_spread(source.numbers, dear_rows))
             for what, numbers, load in source.blocks():
-                for temperature in temperatures:
+                for hot_target, hot_draft in temperatures:
                     here = tuple(n for n in numbers if n in dear)
-                    yield Chunk(source.label, what, numbers, here, temperature, laws, rules), load
+                    yield Chunk(source.label, what, numbers, here, hot_target, hot_draft, laws, rules, bound), load
 
     chunks = [chunk for chunk, _ in pieces()]
     store = None if resume_dir is None else _Store(Path(resume_dir) / "chunks")
@@ -276,12 +289,12 @@ def _draft_laws(names: Sequence[str], counts: Sequence[int]) -> tuple[tuple[str,
     return laws
 
 
-def _temperatures(temperatures: Sequence[float]) -> tuple[float, ...]:
+def _temperatures(whose: str, temperatures: Sequence[float]) -> tuple[float, ...]:
     if not temperatures:
-        raise OptionError("there is nothing to study: give a draft temperature")
+        raise OptionError(f"there is nothing to study: give a {whose} temperature")
     for temperature in temperatures:
         if not (temperature > 0 and np.isfinite(temperature)):
-            raise OptionError(f"a draft temperature must be a positive number, got {temperature}")
+            raise OptionError(f"a {whose} temperature must be a positive number, got {temperature}")
     return tuple(float(temperature) for temperature in dict.fromkeys(temperatures))
 
 
@@ -290,7 +303,7 @@ def _temperatures(temperatures: Sequence[float]) -> tuple[float, ...]:
 Block = tuple[dict[str, Any], tuple[int, ...], Callable[[], Laws]]
 
 
-class _Source(ABC):
+class Source(ABC):
     label: str
     numbers: np.ndarray
 
@@ -299,7 +312,7 @@ class _Source(ABC):
         """What identifies a block's laws, its row numbers, and how to load them."""
 
 
-class _Family(_Source):
+class FamilySource(Source):
     def __init__(self, text: str, vocab: int, rows: int, seed: int):
         self.label = text
         self.name, self.parameters = _parse_family(text)
@@ -323,7 +336,7 @@ class _Family(_Source):
         return Laws(numbers, target.shape[-1], target[numbers], draft[numbers])
 
 
-class _Captured(_Source):
+class CapturedSource(Source):
     def __init__(self, path: str | os.PathLike[str], limit: int | None):
         self.capture: Captured = read(Path(path))
         if self.capture.rows == 0:
@@ -410,7 +423,7 @@ def _parse_family(text: str) -> tuple[str, dict[str, float]]:
     return name, parameters
 
 
-def _label(sources: list[_Source]) -> None:
+def label(sources: list[Source]) -> None:
     seen: dict[str, int] = {}
     for source in sources:
         seen[source.label] = seen.get(source.label, 0) + 1
@@ -450,25 +463,27 @@ class Answer(NamedTuple):
 def _table(chunk: Chunk, laws: Laws) -> pd.DataFrame:
     many = len(laws.numbers)
     compact = laws.upper is not None
-    reheatable = not compact or chunk.temperature == 1
-    draft = reheated(laws.draft, chunk.temperature)
+    as_they_are = chunk.target_temperature == chunk.draft_temperature == 1
+    target, draft = reheated(laws.target, chunk.target_temperature), reheated(laws.draft, chunk.draft_temperature)
     if laws.full is None:
-        tv, target_entropy, draft_entropy = 1 - overlap(laws.target, draft), entropy(laws.target), entropy(draft)
+        tv, target_entropy, draft_entropy = 1 - overlap(target, draft), entropy(target), entropy(draft)
     else:
-        tv, target_entropy, draft_entropy = 1 - laws.full[:, 0], laws.full[:, 1], laws.full[:, 2]
-        if not reheatable:
-            tv, draft_entropy = np.full(many, np.nan), np.full(many, np.nan)
+        unknown = np.full(many, np.nan)
+        tv = 1 - laws.full[:, 0] if as_they_are else unknown
+        target_entropy = laws.full[:, 1] if chunk.target_temperature == 1 else unknown
+        draft_entropy = laws.full[:, 2] if chunk.draft_temperature == 1 else unknown
     lines: dict[str, list[Any]] = {column: [] for column in COLUMNS}
     for name, k in chunk.laws:
         law = DRAFT_LAWS[name](k)
         rules = [rule for rule in chunk.selectors if rule.supports(law)]
-        if not reheatable:
-            unknown = _left_out(many, _NEEDS_FULL_LAWS)
-            answers, bound = dict.fromkeys((OPTIMUM, *(rule.name for rule in rules)), unknown), unknown.value
+        if compact and not as_they_are:
+            nothing = _left_out(many, _NEEDS_FULL_LAWS)
+            answers, bound = dict.fromkeys((OPTIMUM, *(rule.name for rule in rules)), nothing), nothing.value
         elif compact:
             answers, bound = _bracketed(laws, law, rules)
+            bound = bound if chunk.bound else np.full(many, np.nan)
         else:
-            answers, bound = _exact(laws.target, draft, law, rules, np.isin(laws.numbers, chunk.dear))
+            answers, bound = _exact(target, draft, law, rules, np.isin(laws.numbers, chunk.dear), chunk.bound)
         best = answers[OPTIMUM]
         for selector, answer in answers.items():
             line = {
@@ -478,7 +493,8 @@ def _table(chunk: Chunk, laws: Laws) -> pd.DataFrame:
                 "selector": selector,
                 "law": name,
                 "k": k,
-                "draft_temperature": chunk.temperature,
+                "target_temperature": chunk.target_temperature,
+                "draft_temperature": chunk.draft_temperature,
                 "acceptance": answer.value,
                 "acceptance_error": answer.error,
                 "optimum": best.value,
@@ -504,16 +520,21 @@ def _left_out(many: int, note: str) -> Answer:
 
 
 def _exact(
-    target: np.ndarray, draft: np.ndarray, law: DraftLaw, rules: Sequence[Selector], dear: np.ndarray
+    target: np.ndarray,
+    draft: np.ndarray,
+    law: DraftLaw,
+    rules: Sequence[Selector],
+    dear: np.ndarray,
+    bound: bool,
 ) -> tuple[dict[str, Answer], np.ndarray]:
     """Answers for full laws and the marginal bound; rows that are left aside as too dear are NaN."""
     if target.shape[-1] <= DEAR_VOCAB:
-        return _batch(target, draft, law, rules)
+        return _batch(target, draft, law, rules, bound)
     rows: list[tuple[dict[str, Answer], np.ndarray] | None] = []
     for t, d, pay in zip(target, draft, dear, strict=True):
         costly = law.name == "without_replacement" and (d > 0).sum() > DEAR_VOCAB
         t, d = merged(t, d, law.k)
-        rows.append(None if costly and not pay else _batch(t[None], d[None], law, rules))
+        rows.append(None if costly and not pay else _batch(t[None], d[None], law, rules, bound))
     nothing = np.full(1, np.nan)
 
     def column(pick: Callable[[tuple[dict[str, Answer], np.ndarray]], np.ndarray]) -> np.ndarray:
@@ -558,7 +579,7 @@ class _Remembering(WithoutReplacement):
 
 
 def _batch(
-    target: np.ndarray, draft: np.ndarray, law: DraftLaw, rules: Sequence[Selector]
+    target: np.ndarray, draft: np.ndarray, law: DraftLaw, rules: Sequence[Selector], bound: bool
 ) -> tuple[dict[str, Answer], np.ndarray]:
     if isinstance(law, WithoutReplacement):
         law = _Remembering(law.k)
@@ -570,7 +591,7 @@ def _batch(
         else:
             value, error = rule.acceptance(target, draft, law), zero
         answers[rule.name] = Answer(value, error, "estimate" if (error > 0).any() else "exact")
-    return answers, marginal_bound(target, draft, law)
+    return answers, marginal_bound(target, draft, law) if bound else np.full(len(target), np.nan)
 
 
 def _bracketed(laws: Laws, law: DraftLaw, rules: Sequence[Selector]) -> tuple[dict[str, Answer], np.ndarray]:
@@ -635,13 +656,21 @@ def write(path: Path, how: Callable[[Path], Any]) -> Path:
 # ---- a summary
 
 
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with the target temperature in the source's name, where there are several: a panel, a title each."""
+    temperatures: Any = table["target_temperature"]
+    if temperatures.nunique() < 2:
+        return table
+    return table.assign(source=table["source"] + ", target T = " + temperatures.map("{:g}".format))
+
+
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """One line per source, draft law, k, draft temperature and selector: rows, means, and the worst ratio.
+    """One line per source, draft law, k, temperatures and selector: rows, means, and the worst ratio.
 
     Means are over rows; `acceptance_error` is the largest of them; lines that were left out are left out.
     """
     known = table[table["kind"] != "left out"]
-    groups = known.groupby(["source", "law", "k", "draft_temperature", "selector"], sort=False)
+    groups = known.groupby(["source", "law", "k", *TEMPERATURES, "selector"], sort=False)
     return groups.agg(
         rows=("row", "size"),
         acceptance=("acceptance", "mean"),

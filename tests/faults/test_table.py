@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from tests.decoder import test_decoder_faults
 from tests.faults import test_coins, test_filters, test_laws, test_numerics, test_residuals, test_solvers
 from tests.faults.kind import RECORDED
 
-MODULES = (test_coins, test_filters, test_laws, test_numerics, test_residuals, test_solvers)
+MODULES = (test_coins, test_filters, test_laws, test_numerics, test_residuals, test_solvers, test_decoder_faults)
 
 
 def test_no_recorded_fault_is_left_out():

@@ -30,6 +30,7 @@ from solvers.gap import (
     guarantee,
     sharp_guarantee,
     summary,
+    tuned,
     two_token_pair,
     worst_case,
 )
@@ -117,6 +118,53 @@ def test_numbers_are_those_of_the_laws(table):
     np.testing.assert_allclose(chosen["target_entropy"], -(target * np.log(target)).sum(axis=-1))
     np.testing.assert_allclose(chosen["draft_entropy"], -(hot * np.log(hot)).sum(axis=-1))
     np.testing.assert_allclose(chosen["tv"], abs(target - hot).sum(axis=-1) / 2)
+
+
+def test_the_target_is_reheated_too():
+    hot = study(families=["dirichlet"], target_temperatures=(1.0, 0.5), draft_temperatures=(2.0,), **SMALL)
+    target, draft = draw("dirichlet", SMALL["seed"], SMALL["vocab"], SMALL["rows"])
+    for temperature in (1.0, 0.5):
+        lines = hot[(hot["target_temperature"] == temperature) & (hot["k"] == 4) & (hot["law"] == "iid")]
+        expected = optimal_acceptance(reheated(target, temperature), reheated(draft, 2.0), IID(4))
+        np.testing.assert_allclose(lines[lines["selector"] == OPTIMUM]["acceptance"], expected, atol=1e-14)
+    titles = {panel.get_title() for panel in acceptance_picture(hot, "iid").axes}
+    assert titles == {"dirichlet, target T = 1 (6 rows)", "dirichlet, target T = 0.5 (6 rows)"}
+
+
+def test_without_the_bound_nothing_else_changes(table):
+    rest = study(draft_temperatures=(1.0, 1.5), bound=False, **SMALL)
+    assert rest["marginal_bound"].isna().all()
+    same(rest.drop(columns="marginal_bound"), table.drop(columns="marginal_bound"))
+    assert "marginal bound" not in {line.get_label() for line in acceptance_picture(rest, "iid").axes[0].lines}
+
+
+def test_tuned_rules_are_judged_at_their_best_temperature(table):
+    best: Any = tuned(table).set_index(["source", "k", "law", "selector"])
+    assert not best.index.duplicated().any()
+    line = best.loc[("dirichlet", 4, "iid", "k_seq")]
+    rows = table[(table["source"] == "dirichlet") & (table["k"] == 4)]
+    mine = rows[(rows["law"] == "iid") & (rows["selector"] == "k_seq")]
+    means = mine.groupby("draft_temperature")["acceptance"].mean()
+    assert line["acceptance"] == pytest.approx(means.max()) and line["draft_temperature"] == means.idxmax()
+    assert line["rows"] == 6 and line["edge"]  # of two temperatures each is an end
+    values = mine[mine["draft_temperature"] == means.idxmax()].set_index("row")["acceptance"]
+    assert line["standard_error"] == pytest.approx(values.sem())
+    other = rows[(rows["law"] == "without_replacement") & (rows["selector"] == OPTIMUM)]
+    other = other[other["draft_temperature"] == other.groupby("draft_temperature")["acceptance"].mean().idxmax()]
+    won = other.set_index("row")["acceptance"] - values
+    assert line["won_by_without_replacement"] == pytest.approx(won.mean())
+    assert line["won_by_without_replacement_error"] == pytest.approx(won.sem())
+    assert best.loc[("dirichlet", 4, "iid", OPTIMUM), "won_by_iid"] == 0
+    assert (best["won_by_iid"][best.index.get_level_values("law") == "iid"] >= -1e-12).all()
+    alone: Any = tuned(table[table["law"] == "iid"])
+    assert alone["won_by_without_replacement"].isna().all() and alone["won_by_iid"].notna().all()
+
+
+def test_tuned_rules_are_compared_on_the_rows_they_share(table):
+    some = table[(table["law"] != "without_replacement") | table["row"].isin([1, 4])]
+    best: Any = tuned(some)
+    assert (best["rows"] == 2).all()
+    same(best, tuned(table[table["row"].isin([1, 4])]))
 
 
 def test_nothing_shared_nothing_lost(table):
@@ -257,6 +305,8 @@ def test_other_parameters_are_other_chunks(tmp_path):
         {"k": (3,)},
         {"families": ["zipf:exponent=1.2"]},
         {"draft_temperatures": (2.0,)},
+        {"target_temperatures": (2.0,)},
+        {"bound": False},
         {"draft_laws": ("iid",)},
         {"selectors": ["rrs"]},
         {"selectors": [get_selector("k_seq", rho=2.0), "rrs"]},
@@ -358,6 +408,8 @@ def test_compact_laws_say_why_something_is_left_out(tmp_path):
         ({"families": ["dirichlet:concentration"]}, "not of the form parameter=number"),
         ({"families": []}, "nothing to study"),
         ({"draft_temperatures": ()}, "give a draft temperature"),
+        ({"target_temperatures": ()}, "give a target temperature"),
+        ({"target_temperatures": (-1.0,)}, "a target temperature must be a positive number, got -1"),
         ({"draft_temperatures": (0.0,)}, "positive number, got 0"),
         ({"draft_temperatures": (float("nan"),)}, "positive number, got nan"),
         ({"rows": 0}, "rows must be at least 1, got 0"),
@@ -526,17 +578,21 @@ def test_json_is_one_object_with_the_stated_keys(tmp_path, capfd):
     assert run(*options, "--json", "--seed", "3") == 0
     shown = capfd.readouterr()
     found = json.loads(shown.out)
-    assert set(found) == {"rows", "seed", "seconds", "summary", "worst_cases", "files"}
+    assert set(found) == {"rows", "seed", "seconds", "summary", "tuned", "worst_cases", "files"}
     assert found["seed"] == 3 and found["files"] == [] and found["rows"] == 8 * 3 * 2
     assert {line["selector"] for line in found["summary"]} == {"k_seq", OPTIMUM}
-    wanted = {"source", "law", "k", "draft_temperature", "selector", "rows", "acceptance", "acceptance_error"}
-    wanted |= {"optimum", "marginal_bound", "mean_ratio", "worst_ratio", "guarantee"}
+    wanted = {"source", "law", "k", "target_temperature", "draft_temperature", "selector", "rows", "acceptance"}
+    wanted |= {"acceptance_error", "optimum", "marginal_bound", "mean_ratio", "worst_ratio", "guarantee"}
     assert all(set(line) == wanted for line in found["summary"])
+    best = {"source", "target_temperature", "k", "law", "selector", "draft_temperature", "edge", "rows", "acceptance"}
+    best |= {"standard_error", "won_by_iid", "won_by_iid_error"}
+    best |= {"won_by_without_replacement", "won_by_without_replacement_error"}
+    assert [set(line) for line in found["tuned"]] == [best] * 2
     case = {"selector", "law", "k", "target", "draft", "acceptance", "optimum", "ratio", "guarantee", "evaluated"}
     assert [set(line) for line in found["worst_cases"]] == [case] * 2
     assert run("--help") == 0
     text = " ".join(capfd.readouterr().out.split())
-    assert all(f'"{key}"' in text for key in (set(found) | wanted | case))
+    assert all(f'"{key}"' in text for key in (set(found) | wanted | best | case))
 
 
 @pytest.mark.parametrize(
@@ -545,6 +601,7 @@ def test_json_is_one_object_with_the_stated_keys(tmp_path, capfd):
         (["--k", "1,two"], "--k takes numbers separated by commas, got '1,two'"),
         (["--k", "0"], "k must be an integer of at least 1, got 0"),
         (["--draft-temperature", "hot"], "--draft-temperature takes numbers"),
+        (["--target-temperature", "hot"], "--target-temperature takes numbers"),
         (["--family", "best"], "no family 'best'"),
         (["--selectors", "best"], "no selector 'best'"),
         (["--laws", "best"], "no draft law 'best'"),
