@@ -93,7 +93,6 @@ def _forward(module: Any) -> Forward:
         rows, n, _ = x.shape
         cos, sin = (part[:, None] for part in decoder.rotary_emb(x, position_ids=positions))
         sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
-        mask = mask.repeat(1, 1, shared, 1) if n > 1 else mask  # queries of one group side by side
         written, seen = cache.views(len(layers), n)
         for layer, (new_keys, new_values), (keys, values) in zip(layers, written, seen, strict=True):
             y = norm(x, layer.before_attention)
@@ -102,7 +101,14 @@ def _forward(module: Any) -> Forward:
             both = both * cos + torch.cat((both[..., half:], both[..., :half]), dim=-1) * sin
             new_keys.copy_(both[:, heads:])
             new_values.copy_(F.linear(y, *layer.value).view(rows, n, groups, size).transpose(1, 2))
-            query = both[:, :heads].reshape(rows, groups, shared * n, size)
+            query = both[:, :heads]
+            if n == 1:  # queries of one group side by side
+                query = query.reshape(rows, groups, shared, size)
+            elif shared > 1:
+                keys, values = (
+                    part[:, :, None].expand(-1, -1, shared, -1, -1).reshape(rows, heads, -1, size)
+                    for part in (keys, values)
+                )
             y = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
             y = y.reshape(rows, heads, n, size).transpose(1, 2).reshape(rows, n, heads * size)
             x = x + F.linear(y, *layer.out)

@@ -33,13 +33,14 @@ def made(kind: str, dtype: torch.dtype) -> torch.nn.Module:
         return KINDS[kind]().to(dtype).eval().requires_grad_(False)  # pyright: ignore[reportArgumentType]
 
 
-def read_twice(module: torch.nn.Module) -> list[torch.Tensor]:
-    """Logits of a tree after uneven texts, and after one path of it is kept."""
+def read_twice(module: torch.nn.Module, width: int = 4) -> list[torch.Tensor]:
+    """Logits of a tree of `width` tokens after uneven texts, and after one path of it is kept."""
     reader = TreeReader(LanguageModel("toy", module, None, 40, None, frozenset()), 2)
     with torch.inference_mode():
         reader.prefill([[1, 2, 3, 4, 5, 6, 7], [9, 8]])
-        first = reader.read([Block([10, 11, 12, 13], [-1, 0, 0, 1]), Block([20, 21], [-1, 0])])
-        reader.keep([[0, 1], [0]])
+        tree = Block([10 + i % 30 for i in range(width)], [-1, *(i // 2 for i in range(width - 1))])
+        first = reader.read([tree, Block([20, 21], [-1, 0])])
+        reader.keep([[0], [0]])
         return [*first, *reader.read([Block([14], [-1]), Block([22, 23], [-1, -1])])]
 
 
@@ -48,9 +49,11 @@ def read_twice(module: torch.nn.Module) -> list[torch.Tensor]:
 def test_the_short_way_gives_the_same_bits(kind, dtype, monkeypatch):
     module = made(kind, dtype)
     assert ways.shortcut(module) is not None
-    short = read_twice(module)
+    widths = [1, 2, 3, 4, 5, 6, 8, 17, 33]
+    short = [read_twice(module, width) for width in widths]
     monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
-    assert all(torch.equal(a, b) for a, b in zip(short, read_twice(module), strict=True))
+    for width, got in zip(widths, short, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(got, read_twice(module, width), strict=True)), width
 
 
 def test_it_is_taken(monkeypatch):

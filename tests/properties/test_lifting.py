@@ -37,7 +37,7 @@ def test_fractions_built(pair, kind):
 
 
 @given(pairs(), st.sampled_from([IID, WithoutReplacement]), st.randoms(use_true_random=False))
-def test_lazy_reads_like_built(pair, kind, random):
+def test_lazy_reads_like_built(pair, kind, generator):
     law = kind(pair.k)
     target, draft = (pair.target, pair.draft) if kind is IID else (as_float(pair.target), as_float(pair.draft))
     problem = MembershipTransport(target, draft, law)
@@ -47,7 +47,7 @@ def test_lazy_reads_like_built(pair, kind, random):
     assert abs(plan.acceptance - built.acceptance) <= close
     assert abs(plan.gap(built.info["cut"])) <= close
     assert (abs(plan.column_marginal() - target) <= close).all()
-    coins = np.array([random.random() for _ in range(pair.k)])
+    coins = np.array([generator.random() for _ in range(pair.k)])
     candidates = law.sample(problem.draft, coins).tokens
     output = plan.conditional(candidates)
     assert abs(output.sum() - 1) <= close and (output >= 0).all() and (output[target == 0] == 0).all()
