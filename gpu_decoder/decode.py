@@ -178,7 +178,11 @@ class Decoder:
                 logits = reader.read([_block(row.ids[-1], draft) for row, draft in zip(active, drafts, strict=True)])
                 clock.settle(logits)
             with clock("selection"):
-                commits = [self._commit(*each, wanted) for each in zip(active, drafts, logits, strict=True)]
+                made = [self._commit(*each, wanted) for each in zip(active, drafts, logits, strict=True)]
+                commits = [commit for commit, _ in made]
+            if self._meter is not None:  # on no clock: it is no part of decoding
+                for draft, (commit, laws) in zip(drafts, made, strict=True):
+                    self._meter.step(self.rule, draft.tree, laws, draft.laws, commit)
             with clock("cache"):
                 reader.keep([[0, *(int(node) + 1 for node in commit.path)] for commit in commits])
             with clock("rest"):
@@ -201,8 +205,8 @@ class Decoder:
             lambda scores: self._law(wanted.draft_law, scores), plain if any(plain) else None, self.target.vocab,
         )  # fmt: skip
 
-    def _commit(self, row: _Row, draft: Draft, logits: torch.Tensor, wanted: _Wanted) -> Commit:
-        """What the rule makes of the draft; the row's processors go on with the path taken."""
+    def _commit(self, row: _Row, draft: Draft, logits: torch.Tensor, wanted: _Wanted) -> tuple[Commit, LawsByNode]:
+        """What the rule makes of the draft, and the laws it was told; processors go on with the path taken."""
         tree, ids = draft.tree, row.ids
         before: dict[int, Processors] = {-1: row.processors}
         ended: set[int] = set()
@@ -235,9 +239,7 @@ class Decoder:
         if row.processors:
             laws.row(end + 1)
             row.processors = before[end]
-        if self._meter is not None:
-            self._meter.step(self.rule, draft.tree, laws, draft.laws, commit)
-        return commit
+        return commit, laws
 
     def _append(self, row: _Row, draft: Draft, commit: Commit, wanted: _Wanted) -> None:
         """Commit tokens up to the first that ends the text."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from gpu_decoder import Decoder, load
 from gpu_decoder.drafters import ModelDrafter
+from gpu_decoder.metrics import Clock, Meter
 from gpu_decoder.prompt_file import DEMO_PROMPTS, read_prompts
 from gpu_decoder.replay import near_ties, parting
 from tests.decoder.toys import toy
@@ -54,3 +57,24 @@ def test_greedy_text_of_the_default_model_departs_at_near_ties_only(default_mode
     for prompt in read_prompts(DEMO_PROMPTS):
         made = decoder.generate(prompt.turns[0], 48, temperature=0)[0]
         assert all(tie.margin < 1e-3 for tie in near_ties(decoder.target, made))
+
+
+def test_what_a_meter_works_out_is_on_no_clock():
+    running = []
+
+    class Watched(Clock):
+        @contextmanager
+        def __call__(self, part):
+            running.append(part)
+            yield
+            running.remove(part)
+
+    class Told(Meter):
+        def step(self, *given):
+            assert running == []
+            super().step(*given)
+
+    meter = Told(("k_seq",))
+    decoder = Decoder(toy(0), ModelDrafter(toy(1)), candidates=2, length=2, meter=meter)
+    decoder.generate(PROMPTS[:1], 8, clock=Watched())
+    assert meter.rows
