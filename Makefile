@@ -10,7 +10,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo field test bench gpu-bench lint format notebooks deep clean
+.PHONY: help install demo field theorems test bench gpu-bench lint format notebooks deep clean
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -47,6 +47,9 @@ field: $(STAMP) ## time and acceptance of every method, and what the optimum win
 	$(ONE_THREAD) $(BIN)/ot-spec gap --captured out/demo/captured --limit 24 --dear-rows 24 --no-bound --jobs $(JOBS) \
 	  --selectors optimal,optimal_without_replacement,k_seq,rrs,rrs_without_replacement,top_then_sample \
 	  --target-temperature 0.6,1 --draft-temperature 0.4,0.7,1,1.4,1.8,2.4 --out out/field/tuned
+
+theorems: $(STAMP) ## the theorem ledger in full: every proof, all instances, the falsifiers
+	$(ONE_THREAD) $(BIN)/ot-spec theorems --full --out out/theorems $(ARGS)
 
 test: $(STAMP) ## everything that must hold, and what did not run
 	$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --nbmake --benchmark-disable $(ARGS)
