@@ -22,8 +22,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from gpu_decoder.drafters import Drafter, EarlyExitDrafter, FeatureDrafter, ModelDrafter, get_drafter, widened
+from gpu_decoder.drafters.model import draft_vocabulary
 from gpu_decoder.models import (
     DEFAULT,
+    Follower,
     LanguageModel,
     Reading,
     check_one_tokenizer,
@@ -41,8 +44,6 @@ from ot_spec.captured import CapturedWriter, read
 from ot_spec.cli import console, emit_json
 from ot_spec.errors import LawError, OptionError, PromptError, VocabularyError
 from ot_spec.law import align, from_probs
-
-_EXIT = "exit:"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def capture(
     out: str | Path,
     *,
     target: str | Path | LanguageModel = DEFAULT,
-    draft: str | Path | LanguageModel = "exit:3",
+    draft: str | Path | LanguageModel | Drafter | None = None,
     positions: Literal["generated", "prompt"] = "generated",
     tokens: int = 32,
     chat: bool = True,
@@ -102,8 +103,8 @@ def capture(
     ----------
     prompts: a file (`read_prompts`), or the prompts themselves
     target: a model, its folder, or "smollm2"
-    draft: a model or folder with the target's tokenizer, or "exit:N", the target leaving N layers before its
-        end; where its logits are wider than the target's, the ids past the target's are never drafted
+    draft: a drafter that is a model, or its name (`get_drafter`): a folder, "trained", or "exit:N", the target leaving
+        N layers before its end (default: as there); ids past the target's are never drafted
     positions: "generated" records where the target's own text is made, each token drawn from the target's
         recorded law, until a token that ends the text or that the draft cannot read; "prompt" records the
         positions of the prompt, from the second token on
@@ -220,29 +221,35 @@ class _Pair:
     def __init__(
         self,
         target: str | Path | LanguageModel,
-        draft: str | Path | LanguageModel,
+        draft: str | Path | LanguageModel | Drafter | None,
         dtype: str,
         device: str,
         target_law: Processing,
         draft_law: Processing,
     ):
-        leave = _layers_left_out(draft)
+        self._follower: Follower | None = None
         self.target = target if isinstance(target, LanguageModel) else load(target, dtype, device)
         self._laws = target_law, draft_law
-        self._draft, self._exit = None, None
-        if leave is None:
-            self._draft = draft if isinstance(draft, LanguageModel) else load(draft, dtype, device)
+        self._draft, self._known = None, None
+        drafter = get_drafter(draft, self.target)
+        if isinstance(drafter, EarlyExitDrafter):
+            self._follower = early_exit(self.target, drafter.layers_left_out)
+        elif isinstance(drafter, FeatureDrafter):
+            self._follower = drafter.follower(self.target)
+        elif isinstance(drafter, ModelDrafter):
+            self._draft = drafter.model
+            self._known = draft_vocabulary(self._draft)
             check_one_tokenizer(self.target, self._draft)
         else:
-            self._exit = early_exit(self.target, leave)
+            raise OptionError(f"the laws of {drafter.name!r} cannot be captured: they are no model's")
         models = [model for model in (self.target, self._draft) if model is not None]
-        self.draft_name = self._draft.name if self._draft else str(draft)
+        self.draft_name = drafter.name
         self.context = min((m.context for m in models if m.context is not None), default=None)
         self.readable = min(m.model.get_input_embeddings().weight.shape[0] for m in models)
 
     def begin(self) -> None:
         """Forget the text read so far."""
-        self._readings = [Reading(self.target, self._exit)]
+        self._readings = [Reading(self.target, self._follower)]
         if self._draft is not None:
             self._readings.append(Reading(self._draft))
 
@@ -262,6 +269,8 @@ class _Pair:
         if len(draft_logits) > vocab:  # the embedding's padding is no token
             draft_logits = draft_logits.clone()
             draft_logits[vocab:] = -torch.inf
+        if self._known is not None:
+            draft_logits = widened(draft_logits[None, self._known], self._known, vocab)[0]
         laws = []
         for name, logits, made in zip(("target", "draft"), (target_logits, draft_logits), self._laws, strict=True):
             try:
@@ -270,15 +279,6 @@ class _Pair:
                 raise LawError(f"position {position}, {name}: {reason}") from reason
         target, draft = align(*laws, pad=True)
         return target.astype(np.float32), draft.astype(np.float32)
-
-
-def _layers_left_out(draft: str | Path | LanguageModel) -> int | None:
-    if not isinstance(draft, str) or not draft.startswith(_EXIT):
-        return None
-    try:
-        return int(draft.removeprefix(_EXIT))
-    except ValueError:
-        raise OptionError(f"an early exit is written exit:N with a number of layers, got {draft!r}") from None
 
 
 def _opening(pair: _Pair, prompt: Prompt, positions: str, chat: bool) -> list[int]:
@@ -359,8 +359,13 @@ def capture_command(
     ] = False,
     target: Target = DEFAULT,
     draft: Annotated[
-        str, typer.Option(help="Folder of the draft model, or exit:N, the target leaving N layers early.")
-    ] = "exit:3",
+        str | None,
+        typer.Option(
+            help="Folder of a drafter; trained, the project's own; or exit:N, the target leaving N layers early. "
+            "Default: trained where it fits the target, else exit:3.",
+            show_default=False,
+        ),
+    ] = None,
     temperature: Temperature = 1.0,
     top_k: TopK = None,
     top_p: TopP = None,

@@ -131,7 +131,7 @@ def compare(
     prompts: str | Path | Sequence[str | Prompt],
     *,
     target: str | Path | LanguageModel = DEFAULT,
-    draft: str | Path | LanguageModel | Drafter = "exit:3",
+    draft: str | Path | LanguageModel | Drafter | None = None,
     selectors: Sequence[str] = ("block:1", "k_seq"),
     candidates: int = 4,
     length: int = 4,

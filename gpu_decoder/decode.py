@@ -17,7 +17,8 @@ from gpu_decoder.drafters import Drafter, get_drafter
 from gpu_decoder.metrics import Clock, Meter, Step, Tally
 from gpu_decoder.models import DEFAULT, LanguageModel, encode_prompt, load
 from gpu_decoder.processing import LogitsProcessor, Processing, Processors
-from gpu_decoder.verify import Block, TreeReader, check_readable
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader, check_readable
 from ot_spec.arrays import Array, like, to_numpy
 from ot_spec.errors import CandidateError, LawError, OptionError, OutOfMemoryError, UnsupportedLawError
 from ot_spec.selector import Selector
@@ -87,7 +88,7 @@ class Decoder:
     def __init__(
         self,
         target: LanguageModel | str | Path = DEFAULT,
-        drafter: Drafter | LanguageModel | PreTrainedModel | str | Path = "exit:3",
+        drafter: Drafter | LanguageModel | PreTrainedModel | str | Path | None = None,
         *,
         selector: str | Selector | SequenceRule = "k_seq",
         candidates: int = 4,
@@ -168,7 +169,7 @@ class Decoder:
         if not active:
             return
         with clock("target"):
-            reader = TreeReader(self.target, len(active))
+            reader = TreeReader(self.target, len(active), getattr(self.drafter, "tap", ()))
             reader.prefill([row.ids[:-1] for row in active])
         session = self.drafter.start(reader, len(active))
         while active:

@@ -27,8 +27,6 @@ from ot_spec.errors import OptionError
 from solvers.gap.screen import output
 from solvers.gap.study import write
 
-_DRAFT = "exit:3"
-
 
 def decode_command(
     text: Annotated[str | None, typer.Argument(help="A prompt; its answer is streamed.")] = None,
@@ -37,8 +35,9 @@ def decode_command(
     draft: Annotated[
         str | None,
         typer.Option(
-            help=f"exit:N, the target leaving N layers early; lookup or lookup:N, what followed the last N tokens "
-            f"before; a folder with a draft model; or none. Default: {_DRAFT}.",
+            help="trained, the project's own for its default model; a folder with a drafter; exit:N, the target "
+            "leaving N layers early; lookup or lookup:N, what followed the last N tokens before; or none. Default: "
+            "trained where it fits the target, else exit:3.",
             show_default=False,
         ),
     ] = None,
@@ -141,7 +140,7 @@ def decode_command(
             found = compare(
                 given,
                 **shared,
-                draft=draft or _DRAFT,
+                draft=draft,
                 selectors=selector or ("block:1", "k_seq"),
                 candidates=candidates,
                 length=length,
@@ -176,7 +175,7 @@ def decode_command(
                 given,
                 out,
                 **shared,
-                draft=draft or _DRAFT,
+                draft=draft,
                 selector=rules[0].selector,
                 candidates=rules[0].candidates,
                 length=rules[0].length,

@@ -42,7 +42,7 @@ _CACHES = (None, "dynamic", "dynamic_full", "static", "hybrid", "sliding_window"
 class ot_spec_generate:
     """Speculative decoding inside `generate`: what comes back has the law that `generate` itself would give. ::
 
-        target.generate(**inputs, max_new_tokens=64, custom_generate=ot_spec_generate("exit:3"))
+        target.generate(**inputs, max_new_tokens=64, custom_generate=ot_spec_generate())
 
     drafter: as for `Decoder`: "exit:N", "lookup[:N]", "none", a folder, a model of transformers, a `Drafter`.
     selector, candidates, length, tree, meter: those of `Decoder`. draft_temperature: what the draft's scores, processed
@@ -64,7 +64,7 @@ class ot_spec_generate:
 
     def __init__(
         self,
-        drafter: str | Path | LanguageModel | PreTrainedModel | Drafter = "exit:3",
+        drafter: str | Path | LanguageModel | PreTrainedModel | Drafter | None = None,
         *,
         selector: str | Selector | SequenceRule = "k_seq",
         candidates: int = 4,

@@ -11,7 +11,7 @@ import torch
 
 from gpu_decoder.coins import Coins
 from gpu_decoder.drafters import DraftSession, Scores
-from gpu_decoder.verify import Block
+from gpu_decoder.tree_slots import Block
 from ot_spec.arrays import Array, like, namespace, to_numpy
 from ot_spec.draft_law import IID, DraftLaw, Fixed, HubPair, TopThenSample, WithoutReplacement
 from ot_spec.errors import OptionError

@@ -85,9 +85,9 @@ def fit(
 ) -> Fit:
     """Try drafters and rules on a model and say which to take.
 
-    Tried are early exits of three depths, prompt lookup and `drafters`: first with one candidate (`block`) of each
-    length, then the best of them with `candidates` and the rules for trees. The texts are short and the answer is a
-    prediction; `compare` measures. progress(what, done, of): called as the work goes on.
+    Tried are the default drafter, early exits of three depths, prompt lookup and `drafters`: first with one candidate
+    (`block`) of each length, then the best of them with `candidates` and the rules for trees. The texts are short and
+    the answer is a prediction; `compare` measures. progress(what, done, of): called as the work goes on.
 
     Raises PromptError, OptionError, and ModelError for a target that cannot be loaded; what else does not fit is
     part of the answer.
@@ -172,10 +172,10 @@ def _worth_it(pair: Pair) -> bool:
 
 
 def _offered(model: LanguageModel) -> list[str]:
-    """Early exits that leave a tenth, a quarter and a half of the layers out, and prompt lookup."""
+    """The default, early exits that leave a tenth, a quarter and a half of the layers out, and prompt lookup."""
     layers = model.model.config.get_text_config().num_hidden_layers
     depths = dict.fromkeys(max(1, round(layers * share)) for share in (0.1, 0.25, 0.5))
-    return [*(f"exit:{depth}" for depth in depths), "lookup"]
+    return [get_drafter(None, model).name, *(f"exit:{depth}" for depth in depths), "lookup"]
 
 
 def _steps(

@@ -87,6 +87,13 @@ class TreeCache(Cache):
         pool.taken += 1
         return pool, pool.taken - 1
 
+    def lay_out(self, groups: int, size: int, like: torch.Tensor) -> None:
+        """Give every layer its place: keys and values of `groups` heads of `size`, dtype and device of `like`."""
+        nothing = like.new_empty(self.rows, groups, 0, size)
+        layer: Any
+        for layer in self.layers:
+            layer.lazy_initialization(nothing, nothing)
+
     @property
     def in_one(self) -> bool:
         """Whether every layer has a place, in one array."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from filelock import FileLock
@@ -250,12 +250,32 @@ def encode_prompt(model: LanguageModel, text: str, chat: bool | None = None) -> 
 # ---- logits
 
 
+class Follower(Protocol):
+    """A draft that reads what a model makes of a text in place of the text.
+
+    layers: the modules whose outputs it reads. start: a function for one text, told its tokens (n,) piece by piece with
+    the outputs (1, n, width) of the layers, which gives logits (1, keep, V) after the last `keep` of them.
+    """
+
+    @property
+    def layers(self) -> Sequence[torch.nn.Module]: ...
+
+    def start(self) -> Callable[[Sequence[int], list[torch.Tensor], int], torch.Tensor]: ...
+
+
 @dataclass(frozen=True)
 class EarlyExit:
     """A draft without weights of its own: a model's final norm and head on the output of an earlier layer."""
 
     layer: torch.nn.Module
     head: Callable[[torch.Tensor], torch.Tensor]
+
+    @property
+    def layers(self) -> Sequence[torch.nn.Module]:
+        return (self.layer,)
+
+    def start(self) -> Callable[[Sequence[int], list[torch.Tensor], int], torch.Tensor]:
+        return lambda ids, hidden, keep: self.head(hidden[0][:, -keep:])
 
 
 def early_exit(model: LanguageModel, layers_left_out: int) -> EarlyExit:
@@ -277,7 +297,7 @@ def early_exit(model: LanguageModel, layers_left_out: int) -> EarlyExit:
     def head(hidden: torch.Tensor) -> torch.Tensor:
         return output(norm(hidden))
 
-    with torch.inference_mode(), _leaving(layers[-1]) as hidden:
+    with torch.inference_mode(), leaving(layers[-1]) as hidden:
         expected = model.model(_sample(model), use_cache=False).logits.float()
         off = (head(hidden[0]).float() - expected).abs().max()
     if not off <= 1e-3 * expected.abs().max():
@@ -323,6 +343,17 @@ def without_last_layers(model: LanguageModel, layers_left_out: int) -> LanguageM
     return replace(model, name=f"{model.name} without {layers_left_out} layers", model=outer)
 
 
+def layers_numbered(model: LanguageModel, numbers: Sequence[int]) -> list[Any]:
+    """Layers of the model by number, 1 the first; OptionError for a number it does not have."""
+    if not numbers:
+        return []
+    layers = _first_of(model, model.model.get_decoder(), "layers", "h", "blocks")
+    for number in numbers:
+        if not 1 <= number <= len(layers):
+            raise OptionError(f"{model.name!r} has layers 1 to {len(layers)}, no layer {number}")
+    return [layers[number - 1] for number in numbers]
+
+
 def _first_of(model: LanguageModel, decoder: Any, *names: str) -> Any:
     for name in names:
         if hasattr(decoder, name):
@@ -331,41 +362,40 @@ def _first_of(model: LanguageModel, decoder: Any, *names: str) -> Any:
 
 
 @contextmanager
-def _leaving(layer: torch.nn.Module | None) -> Iterator[list[torch.Tensor]]:
-    """Collects what leaves a layer in the forward passes run inside."""
+def leaving(*layers: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Collects what leaves these layers in the forward passes run inside, in the order it does."""
     hidden: list[torch.Tensor] = []
-    if layer is None:
-        yield hidden
-        return
 
     def keep(_layer: Any, _inputs: Any, output: Any) -> None:
         hidden.append(output[0] if isinstance(output, tuple) else output)
 
-    hook = layer.register_forward_hook(keep)
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         yield hidden
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 class Reading:
-    """A text being read by a model: the logits after each token, and those of an early exit on request.
+    """A text being read by a model: the logits after each token, and those of a draft that follows it on request.
 
     Both come out of one forward pass; what was read is not read again.
     """
 
-    def __init__(self, model: LanguageModel, leave: EarlyExit | None = None):
-        self._model, self._exit = model, leave
+    def __init__(self, model: LanguageModel, follower: Follower | None = None):
+        self._model, self._layers = model, follower.layers if follower else ()
+        self._follow = follower.start() if follower else None
         self._device = model.model.get_input_embeddings().weight.device
         self._cache = DynamicCache(config=model.model.config)
 
     def read(self, ids: Sequence[int], keep: int | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Read on; the logits after each of the last `keep` >= 1 of these tokens (default: all).
 
-        Returns (keep, V) of at least float32 for the model, and the same for the early exit or None.
+        Returns (keep, V) of at least float32 for the model, and the same for the follower or None.
         """
         logits, exits = zip(*self.stream(ids, keep), strict=True)
-        return torch.cat(logits), None if self._exit is None else torch.cat(exits)
+        return torch.cat(logits), None if self._follow is None else torch.cat(exits)
 
     def stream(self, ids: Sequence[int], keep: int | None = None) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
         """What `read` returns, in pieces of at most 256 rows, so that a long text needs no long logits."""
@@ -380,10 +410,10 @@ class Reading:
     @torch.inference_mode()
     def _forward(self, ids: Sequence[int], keep: int) -> tuple[torch.Tensor, torch.Tensor | None]:
         inputs = torch.tensor([ids], device=self._device)
-        with _leaving(self._exit.layer if self._exit else None) as hidden:
+        with leaving(*self._layers) as hidden:
             out = self._model.model(inputs, cache=self._cache, use_cache=True, logits_to_keep=keep)
-        exit_logits = self._exit.head(hidden[0][:, -keep:]) if self._exit else None
-        return _full_precision(out.logits), None if exit_logits is None else _full_precision(exit_logits)
+        followed = self._follow(ids, hidden, keep) if self._follow else None
+        return _full_precision(out.logits), None if followed is None else _full_precision(followed)
 
 
 def _full_precision(logits: torch.Tensor) -> torch.Tensor:

@@ -74,7 +74,7 @@ class Records:
         size = whole.rfind(b"\n") + 1
         self.rows = {row["id"]: row for row in _parsed(whole[:size], self.path)}
         for number, row in enumerate(self.rows.values(), start=1):
-            _refuse_other_settings(row["settings"], self._settings, f"{self.path}, line {number},")
+            refuse_other_settings(row["settings"], self._settings, f"{self.path}, line {number},")
         if size < len(whole):
             os.truncate(self.path, size)
 
@@ -123,7 +123,8 @@ def _parsed(lines: bytes, path: Path) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _refuse_other_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+def refuse_other_settings(found: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+    """RecordFileError, naming the first setting in which what was found differs from what is asked for."""
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
             raise RecordFileError(

@@ -55,7 +55,7 @@ def decode_prompts(
     out: str | Path | None = None,
     *,
     target: str | Path | LanguageModel = DEFAULT,
-    draft: str | Path | LanguageModel | Drafter = "exit:3",
+    draft: str | Path | LanguageModel | Drafter | None = None,
     selector: str = "k_seq",
     candidates: int = 4,
     length: int = 4,

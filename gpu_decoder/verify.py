@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpu_decoder.kv_cache import TreeCache
-from gpu_decoder.models import LanguageModel
+from gpu_decoder.models import LanguageModel, layers_numbered, leaving
 from gpu_decoder.shortcut import shortcut
+from gpu_decoder.tree_slots import Block, TreeSlots
 from ot_spec.errors import ModelError, PromptError
 
 CHUNK = 512  # tokens a row of a prompt read in one pass: bounds the mask and the hidden states
@@ -22,44 +22,30 @@ _FEW = 5  # rows of a float32 product on a CPU: 2 to 4 take up to half as long a
 _RECURRENT = ("linear_attention", "mamba", "recurrent", "conv", "hybrid")
 
 
-@dataclass(frozen=True)
-class Block:
-    """Tokens to read after a text: parents[i] is the place, among all tokens read since the last `keep`, of the one
-    before tokens[i]; -1 is the end of the text."""
-
-    tokens: Sequence[int]
-    parents: Sequence[int]
-
-    @classmethod
-    def chain(cls, tokens: Sequence[int], after: int = -1, seen: int = 0) -> Block:
-        """One path after place `after`, where `seen` tokens have been read."""
-        return cls(tokens, [after, *range(seen, seen + len(tokens) - 1)][: len(tokens)])
-
-
-@dataclass
-class _Pending:
-    """What was read of one text since the last `keep`: the slots each token sees, itself last, and its depth."""
-
-    sees: list[tuple[int, ...]] = field(default_factory=list)
-    depths: list[int] = field(default_factory=list)
-
-
 class TreeReader:
     """A model reading a batch of texts: `read` goes on in trees, `keep` makes one path a row part of the text.
 
-    lengths: tokens kept of each text; they lie in slots 0 .. length - 1 of the cache. A token attends to its text and
-    to its own path, by a mask (rows, 1, tokens, slots), at the position its depth says. Windows of sliding attention
-    are part of the mask, and no key is dropped for them, so that reading on after a rejected path is exact. Padding
-    of shorter blocks is seen by nothing.
+    A token attends to its text and to its own path, by a mask (rows, 1, tokens, slots), at the position its depth
+    says (`TreeSlots`). Windows of sliding attention are part of the mask, and no key is dropped for them, so that
+    reading on after a rejected path is exact.
+
+    tap: numbers of layers, 1 the first, whose outputs are handed on: `taken` has those of the tokens kept.
     """
 
-    def __init__(self, model: LanguageModel, rows: int):
+    def __init__(self, model: LanguageModel, rows: int, tap: Sequence[int] = ()):
         check_tree_attention(model)
         self.model = model
-        self.lengths = [0] * rows
-        self._cache = TreeCache(_attention_of(model.model).layers, rows)
-        self._pending = [_Pending() for _ in range(rows)]
-        self._used = 0
+        self._tapped = layers_numbered(model, tap)
+        self._tap = tuple(tap)
+        self._hidden: list[torch.Tensor] = []  # (rows, tokens, taps * width) of each reading since the last `keep`
+        self._hidden_from = 0  # the slot of the first of them
+        self._kept: list[list[torch.Tensor]] = [[] for _ in range(rows)]
+        self._slots = TreeSlots(_attention_of(model.model).layers, rows)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens kept of each text."""
+        return self._slots.lengths
 
     def prefill(self, texts: Sequence[Sequence[int]]) -> None:
         """Read and keep the rest of each text, whose first `lengths` tokens are kept already."""
@@ -84,78 +70,64 @@ class TreeReader:
         device = module.get_input_embeddings().weight.device
         if 1 < width * len(blocks) < _FEW and module.dtype == torch.float32 and device.type == "cpu":
             width = -(-_FEW // len(blocks))
-        first = max(self._used, max(self.lengths))
-        mask, positions, tokens = self._laid_out(blocks, first, width)
-        self._used = self._cache.end = first + width
-        self._cache.reserve(self._used)
+        cache, first = self._slots.cache, self._slots.take(width)
+        mask, positions, tokens = self._slots.laid_out(blocks, first, width)
         ids, places = (torch.from_numpy(a).to(device) for a in (tokens, positions[:, first:]))
         masks = self._masks(mask, positions, first, module, device)
-        short = shortcut(module) if logits and self._cache.in_one and torch.is_tensor(masks) else None
+        short = shortcut(module) if logits and cache.in_one and torch.is_tensor(masks) else None
+        tap = self._tap if through is None else ()
         if short is not None:
-            out = short(ids, masks, places, self._cache)
+            hidden = [] if tap else None
+            out = short(ids, masks, places, cache, hidden)
+            self._note(first, [hidden[layer - 1] for layer in tap] if hidden else [])
         else:
-            out = module(
-                input_ids=ids, attention_mask=masks, position_ids=places, cache=self._cache, use_cache=True,
-                logits_to_keep=0 if logits else 1,
-            ).logits  # fmt: skip
+            with leaving(*(self._tapped if tap else ())) as hidden:
+                out = module(
+                    input_ids=ids, attention_mask=masks, position_ids=places, cache=cache, use_cache=True,
+                    logits_to_keep=0 if logits else 1,
+                ).logits  # fmt: skip
+            self._note(first, hidden)
         return [row[: len(block.tokens)] for row, block in zip(out, blocks, strict=True)]
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Keep the tokens at these places, from the text's end down one path, of each row; drop the others."""
-        rows, sources, goals = [], [], []
-        for row, path in enumerate(paths):
-            for place in path:
-                source, goal = self._pending[row].sees[place][-1], self.lengths[row]
-                if source != goal:
-                    rows.append(row)
-                    sources.append(source)
-                    goals.append(goal)
-                self.lengths[row] += 1
-        self._cache.move(rows, sources, goals)
-        self.drop()
+        hidden = torch.cat(self._hidden, dim=1) if self._hidden else None
+        if hidden is not None:
+            for row, path in enumerate(paths):
+                if path:
+                    places = [slot - self._hidden_from for slot in self._slots.slots(row, path)]
+                    self._kept[row].append(hidden[row, places])
+        self._hidden = []
+        self._slots.keep(paths)
 
     def leave_out(self, slots: int) -> None:
         """Leave slots free before what is read next."""
-        self._used = max(self._used, *self.lengths) + slots
+        self._slots.leave_out(slots)
 
     def drop(self) -> None:
         """Forget what was read since the last `keep`."""
-        self._pending = [_Pending() for _ in self.lengths]
-        self._used = 0
+        self._hidden = []
+        self._slots.drop()
+
+    def taken(self) -> list[torch.Tensor]:
+        """What left the tapped layers, side by side (tokens, taps * width), at each row's tokens kept since the last
+        call."""
+        width = len(self._tap) * self.model.model.config.get_text_config().hidden_size
+        like = self.model.model.get_input_embeddings().weight
+        found = [torch.cat(parts) if parts else like.new_empty(0, width) for parts in self._kept]
+        self._kept = [[] for _ in self._kept]
+        return found
+
+    def _note(self, first: int, hidden: list[torch.Tensor]) -> None:
+        if hidden:
+            if not self._hidden:
+                self._hidden_from = first
+            self._hidden.append(torch.cat(hidden, dim=-1))
 
     def select(self, rows: list[int]) -> None:
         """Go on with these texts only, in this order."""
-        self.lengths = [self.lengths[row] for row in rows]
-        self._pending = [self._pending[row] for row in rows]
-        self._cache.select(rows)
-
-    def _laid_out(self, blocks: Sequence[Block], first: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What each new token sees (rows, width, slots), the position of every slot (rows, slots), the tokens."""
-        rows = len(blocks)
-        mask = np.zeros((rows, width, first + width), dtype=bool)
-        positions = np.zeros((rows, first + width), dtype=np.int64)
-        tokens = np.zeros((rows, width), dtype=np.int64)
-        for row, (block, pending) in enumerate(zip(blocks, self._pending, strict=True)):
-            length, seen = self.lengths[row], len(pending.sees)
-            tokens[row, : len(block.tokens)] = block.tokens
-            positions[row, :length] = np.arange(length)
-            for sees, depth in zip(pending.sees, pending.depths, strict=True):
-                positions[row, sees[-1]] = length + depth
-            for place, parent in enumerate(block.parents):
-                slot = first + place
-                depth = 0 if parent < 0 else pending.depths[parent] + 1
-                positions[row, slot] = length + depth
-                if parent >= seen:
-                    mask[row, place] = mask[row, parent - seen]
-                else:
-                    mask[row, place, :length] = True
-                    mask[row, place, list(pending.sees[parent]) if parent >= 0 else []] = True
-                mask[row, place, slot] = True
-                pending.sees.append((*(pending.sees[parent] if parent >= 0 else ()), slot))
-                pending.depths.append(depth)
-            padding = np.arange(len(block.tokens), width)
-            mask[row, padding, first + padding] = True  # a token that sees nothing makes NaN
-        return mask, positions, tokens
+        self._kept = [self._kept[row] for row in rows]
+        self._slots.select(rows)
 
     def _masks(self, mask: np.ndarray, positions: np.ndarray, first: int, module: Any, device: Any) -> Any:
         attention = _attention_of(module)

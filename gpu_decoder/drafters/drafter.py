@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from gpu_decoder.models import LanguageModel, as_language_model, check_one_tokenizer, load
-from gpu_decoder.verify import Block, TreeReader
-from ot_spec.errors import OptionError
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
+from ot_spec.errors import ModelError, OptionError, VocabularyError
 
 
 class Scores(NamedTuple):
@@ -24,6 +25,13 @@ class Scores(NamedTuple):
 
     logits: torch.Tensor
     proposes: np.ndarray | None = None
+
+
+def widened(logits: torch.Tensor, ids: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Logits (n, m) of the tokens `ids` (m,) as logits (n, V), -inf for all others."""
+    wide = logits.new_full((len(logits), vocab), -torch.inf)
+    wide[:, ids] = logits
+    return wide
 
 
 class DraftSession(Protocol):
@@ -52,7 +60,8 @@ class DraftSession(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """name: as it is shown and given on the command line."""
+    """name: as it is shown and given on the command line. A drafter that reads the target's hidden states has `tap`,
+    numbers of layers, besides: `TreeReader.taken` hands it what leaves them."""
 
     name: str
 
@@ -85,17 +94,31 @@ class _Silent:
     def select(self, rows: list[int]) -> None: ...
 
 
-def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter, target: LanguageModel) -> Drafter:
+TRAINED = Path(__file__).parent / "smollm2"
+"""The drafter that comes with the project, made for the default model."""
+
+
+def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter | None, target: LanguageModel) -> Drafter:
     """A drafter for `target` by its name.
 
-    "none"; "exit:N", the target leaving its last N layers out; "lookup" or "lookup:N", what followed the last N tokens
-    where they stood before; a folder with a model, a `LanguageModel` or a model of transformers, of the target's
-    tokenizer.
+    None: "trained" where that fits the target, else "exit:3". "trained", the drafter that comes with the project for
+    the default model; "none"; "exit:N", the target leaving its last N layers out; "lookup" or "lookup:N", what followed
+    the last N tokens where they stood before; a folder with a drafter or a model, a `LanguageModel` or a model of
+    transformers, of the target's tokenizer.
     """
     from gpu_decoder.drafters.early_exit import EarlyExitDrafter
+    from gpu_decoder.drafters.feature import FeatureDrafter
+    from gpu_decoder.drafters.feature_net import is_feature_net
     from gpu_decoder.drafters.lookup import LookupDrafter
     from gpu_decoder.drafters.model import ModelDrafter
 
+    if name is None:
+        try:
+            return FeatureDrafter.load(TRAINED, target, "trained")
+        except (VocabularyError, ModelError):
+            return EarlyExitDrafter(3)
+    if name == "trained":
+        return FeatureDrafter.load(TRAINED, target, "trained")
     if isinstance(name, PreTrainedModel):
         name = as_language_model(name)
     if isinstance(name, LanguageModel):
@@ -115,6 +138,8 @@ def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter, ta
         if not rest:
             raise OptionError("an early exit is written exit:N with the number of layers left out")
         return EarlyExitDrafter(int(rest))
+    if is_feature_net(Path(name)):
+        return FeatureDrafter.load(name, target)
     dtype = str(target.model.dtype).removeprefix("torch.")
     draft = load(name, dtype, str(target.model.device))
     if target.tokenizer is not None:

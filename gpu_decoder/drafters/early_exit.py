@@ -9,7 +9,8 @@ import torch
 
 from gpu_decoder.drafters.drafter import DraftSession, Scores
 from gpu_decoder.models import LanguageModel, without_last_layers
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 
 
 class EarlyExitDrafter:

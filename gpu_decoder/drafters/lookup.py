@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from gpu_decoder.drafters.drafter import DraftSession, Scores
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 from ot_spec.errors import OptionError
 
 

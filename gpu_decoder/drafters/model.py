@@ -2,32 +2,68 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gpu_decoder.drafters.drafter import DraftSession, Scores
+import torch
+
+from gpu_decoder.drafters.drafter import DraftSession, Scores, widened
 from gpu_decoder.models import LanguageModel, check_one_tokenizer
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
+from ot_spec.errors import ModelError
+
+VOCABULARY = "draft_vocabulary"
+"""What a model's configuration calls the ids that it drafts, where it drafts some only."""
+
+
+def draft_vocabulary(model: LanguageModel) -> torch.Tensor | None:
+    """The ids that a model drafts, where its configuration names them."""
+    ids = getattr(model.model.config, VOCABULARY, None)
+    if ids is None:
+        return None
+    found = torch.tensor(ids, dtype=torch.long, device=model.model.get_output_embeddings().weight.device)
+    if found.ndim != 1 or not len(found) or not 0 <= int(found.min()) <= int(found.max()) < model.vocab:
+        raise ModelError(f"the {VOCABULARY} of {model.name!r} should be a list of ids 0 to {model.vocab - 1}")
+    return found
+
+
+def with_short_head(model: LanguageModel) -> LanguageModel:
+    """The model with the rows of its head that it drafts with; all else is shared."""
+    ids, head = draft_vocabulary(model), model.model.get_output_embeddings()
+    if ids is None:
+        return model
+    short = torch.nn.Linear(head.in_features, len(ids), bias=head.bias is not None, device="meta")
+    short.weight = torch.nn.Parameter(head.weight[ids], requires_grad=False)
+    if head.bias is not None:
+        short.bias = torch.nn.Parameter(head.bias[ids], requires_grad=False)
+    outer = copy.copy(model.model)
+    outer._modules = {name: short if part is head else part for name, part in outer._modules.items()}
+    return replace(model, model=outer)
 
 
 class ModelDrafter:
     """A model of the target's tokenizer, with a cache of its own. All branches of all rows in one pass a level.
 
-    Ids past its vocabulary are read as id 0: a draft after them is a guess like any other.
+    Ids past its vocabulary are read as id 0: a draft after them is a guess like any other. Where its configuration
+    names a draft vocabulary, nothing else is drafted, and only those rows of its head are used.
     """
 
     def __init__(self, model: LanguageModel):
         self.model = model
         self.name = model.name
+        self._ids, self._reads = draft_vocabulary(model), with_short_head(model)
 
     def start(self, target: TreeReader, rows: int) -> DraftSession:
         if self.model.tokenizer is not None and target.model.tokenizer is not None:
             check_one_tokenizer(target.model, self.model)
-        return _ModelSession(TreeReader(self.model, rows), rows)
+        return _ModelSession(TreeReader(self._reads, rows), rows, self._ids, self.model.vocab)
 
 
 class _ModelSession:
-    def __init__(self, reader: TreeReader, rows: int):
-        self._reader = reader
+    def __init__(self, reader: TreeReader, rows: int, ids: torch.Tensor | None, vocab: int):
+        self._reader, self._ids, self._vocab = reader, ids, vocab
         self._width = reader.model.model.get_input_embeddings().weight.shape[0]
         self._trees: list[list[dict[int, int]]] = [[{}] for _ in range(rows)]  # by place + 1: token -> place
 
@@ -56,7 +92,10 @@ class _ModelSession:
                 tree[parent + 1][token] = len(tree) - 1
                 tree.append({})
         known = [Block(self._known(block.tokens), block.parents) for block in blocks]
-        return [Scores(logits) for logits in self._reader.read(known)]
+        return [Scores(self._wide(logits)) for logits in self._reader.read(known)]
+
+    def _wide(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits if self._ids is None else widened(logits, self._ids, self._vocab)
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens if max(tokens, default=0) < self._width else [i if i < self._width else 0 for i in tokens]

@@ -11,7 +11,8 @@ import transformers as hf
 
 from gpu_decoder import Decoder
 from gpu_decoder.models import LanguageModel, as_language_model, early_exit
-from gpu_decoder.verify import Block, TreeReader, _attention_of, check_tree_attention
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader, _attention_of, check_tree_attention
 from ot_spec.errors import ModelError, PromptError
 
 VOCAB, WINDOW, CONTEXT = 24, 8, 128

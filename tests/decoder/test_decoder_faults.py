@@ -37,7 +37,8 @@ from gpu_decoder.drafters import ModelDrafter
 from gpu_decoder.drafters import model as model_drafter
 from gpu_decoder.metrics import Meter, Step, Summary, Tally
 from gpu_decoder.processing import Processing
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 from ot_spec.errors import LawError, UnsupportedLawError, VocabularyError
 from ot_spec.tree import Commit
 from solvers.selectors import Luce

@@ -15,7 +15,7 @@ from gpu_decoder import Decoder
 from gpu_decoder.coins import DRAFT, VERIFY, coins_of, row_keys
 from gpu_decoder.decode import as_rule, default_tree, rules_that_fit
 from gpu_decoder.draft_tree import Branches, Sequences
-from gpu_decoder.drafters import LookupDrafter, ModelDrafter
+from gpu_decoder.drafters import FeatureDrafter, LookupDrafter, ModelDrafter
 from gpu_decoder.models import without_last_layers
 from gpu_decoder.processing import Processing
 from gpu_decoder.verify import check_tree_attention
@@ -24,11 +24,17 @@ from ot_spec.tree import SequenceRule
 from solvers.selectors import SELECTORS, get_selector
 from solvers.sequence import SEQUENCE_RULES
 from tests.decoder import mutants
-from tests.decoder.toys import Plain, Watch, decoded_law, step_law, toy
+from tests.decoder.toys import Plain, Watch, decoded_law, drafting, feature_net, step_law, toy
 
 PROMPT = tuple(np.random.default_rng(5).integers(8, size=24).tolist())
 TARGET, SMALL = toy(0, layers=2), toy(4)
-DRAFTERS: dict[str, Any] = {"model": ModelDrafter(SMALL), "exit": "exit:1", "lookup": LookupDrafter(1)}
+DRAFTERS: dict[str, Any] = {
+    "model": ModelDrafter(SMALL),
+    "exit": "exit:1",
+    "lookup": LookupDrafter(1),
+    "feature": FeatureDrafter(feature_net(TARGET, (0, 1, 3, 4, 6, 7), seed=6), "feature"),
+    "reduced": ModelDrafter(drafting(toy(4), (0, 1, 2, 4, 5, 7))),
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "filtered": {"temperature": 0.7, "top_k": 3},
     "nucleus": {"temperature": 1.2, "top_p": 0.9, "min_p": 0.08},

@@ -8,7 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 
 from gpu_decoder import shortcut as ways
 from gpu_decoder.models import LanguageModel
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 
 SIZES = {
     "vocab_size": 40,

@@ -18,10 +18,13 @@ from gpu_decoder import Decoder
 from gpu_decoder.coins import coins_of
 from gpu_decoder.drafters import Scores, early_exit
 from gpu_decoder.drafters import model as model_drafter
+from gpu_decoder.drafters.feature_net import FeatureNet, new_net
+from gpu_decoder.drafters.model import VOCABULARY
 from gpu_decoder.metrics import Meter
 from gpu_decoder.models import LanguageModel
 from gpu_decoder.processing import Processing, Processors
-from gpu_decoder.verify import Block, TreeReader
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 from ot_spec.arrays import as_fraction, to_numpy
 from ot_spec.tree import Commit, DraftTree, LawsByNode, SequenceRule, laws_array
 from proofs_check import law_of
@@ -55,6 +58,24 @@ def random_model(
         torch.manual_seed(seed)
         module = kind(config).to(dtype).eval().requires_grad_(False)
     return LanguageModel(name, module, None, config.vocab_size, None, frozenset())
+
+
+def feature_net(target: LanguageModel, vocabulary: Sequence[int], seed: int = 0, **shape: Any) -> FeatureNet:
+    """A random feature net with a sharp law, reading the first and last layers of a toy."""
+    layers = target.model.config.num_hidden_layers
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        net = new_net(target, vocabulary, sorted({1, layers}), **shape)
+    for weight in net.parameters():
+        if weight.ndim == 2:
+            weight.data *= 30
+    return net.to(target.model.dtype).eval().requires_grad_(False)
+
+
+def drafting(model: LanguageModel, vocabulary: Sequence[int]) -> LanguageModel:
+    """A model that drafts these tokens only."""
+    setattr(model.model.config, VOCABULARY, list(vocabulary))
+    return model
 
 
 def bigram(laws: Any) -> LanguageModel:
@@ -176,10 +197,10 @@ class Remembering:
 
     known: dict[Any, Any] = {}  # noqa: RUF012
 
-    def __init__(self, model: LanguageModel, rows: int):
-        self.model, self._rows = model, rows
+    def __init__(self, model: LanguageModel, rows: int, tap: Sequence[int] = ()):
+        self.model, self._rows, self._tap = model, rows, tap
         self._calls: list[Any] = []
-        self._key: tuple[Any, ...] = id(model.model), rows
+        self._key: tuple[Any, ...] = id(model.model), rows, tuple(tap)
         self._reader: Any = None
         self.lengths = [0] * rows
 
@@ -192,7 +213,7 @@ class Remembering:
         self._key = (*self._key, repr((name, args, told)))
         if self._key not in self.known:
             if self._reader is None:
-                self._reader = TreeReader(self.model, self._rows)
+                self._reader = TreeReader(self.model, self._rows, self._tap)
             for called, given, asked in self._calls:
                 answer = getattr(self._reader, called)(*given, **asked)
             self._calls = []

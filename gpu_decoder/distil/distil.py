@@ -1,0 +1,223 @@
+"""Making a drafter: text, training, evaluation and card, in one folder that a killed run goes on in.
+
+========================= ==================================================================================
+``settings.json``         all that the drafter depends on
+``text/shard-N``          what the target wrote (`gpu_decoder.distil.text`)
+``checkpoint.pt``         the whole state of the training
+``drafter/``              the drafter, as `get_drafter` loads it, with its card README.md
+``laws_T*, drafted_T*``   its laws along the target's text, on prompts it has not learned from
+``evaluation.json``       what it is worth (`gpu_decoder.distil.evaluate`)
+========================= ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from gpu_decoder.distil.card import card
+from gpu_decoder.distil.corpus import Corpus, draft_vocabulary
+from gpu_decoder.distil.evaluate import evaluate
+from gpu_decoder.distil.students import FeatureStudent, LlamaStudent, Student
+from gpu_decoder.distil.text import TextSettings, plan, write_shard
+from gpu_decoder.distil.train import LOSSES, Progress, TrainSettings, train
+from gpu_decoder.drafters import get_drafter
+from gpu_decoder.models import DEFAULT, LanguageModel, fingerprint, load
+from gpu_decoder.prompt_file import Prompt, as_prompts
+from gpu_decoder.records import dtype_of, environment, refuse_other_settings
+from ot_spec.errors import OptionError, RecordFileError
+
+SHAPES = ("feature", "llama")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is made. shape: "feature" (a net over the target's hidden states) or "llama" (a small causal model);
+    vocabulary: tokens it can draft; layers; width: of a llama (a feature net has the target's); tap: layers of the
+    target that a feature net reads, by default after a third, two thirds and all of them. hold_out: this many of the
+    given prompts are left out of the text, for the evaluation."""
+
+    shape: str = "feature"
+    vocabulary: int = 8_192
+    layers: int = 1
+    width: int = 256
+    tap: tuple[int, ...] | None = None
+    hold_out: int = 0
+    text: TextSettings = field(default_factory=TextSettings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+
+    def __post_init__(self) -> None:
+        if self.shape not in SHAPES:
+            raise OptionError(f"shape must be one of {', '.join(SHAPES)}, got {self.shape!r}")
+        if self.train.loss not in LOSSES:
+            raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {self.train.loss!r}")
+        counts = {
+            "vocabulary": (self.vocabulary, 2), "layers": (self.layers, 1), "width": (self.width, 32),
+            "hold_out": (self.hold_out, 0), "conversations": (self.text.conversations, 0),
+            "answers": (self.text.answers, 0), "answer": (self.text.answer, 1), "turn": (self.text.turn, 1),
+            "steps": (self.train.steps, 1), "k": (self.train.k, 1), "unroll": (self.train.unroll, 1),
+            "tokens": (self.train.tokens, 16), "seed": (self.text.seed, 0),
+        }  # fmt: skip
+        for name, (value, least) in counts.items():
+            if value < least:
+                raise OptionError(f"{name} must be at least {least}, got {value}")
+        if self.width % 32:
+            raise OptionError(f"width must be a multiple of 32, got {self.width}")
+        if not 0 <= self.train.warm <= 1:
+            raise OptionError(f"warm is a share of the steps, 0 to 1, got {self.train.warm}")
+
+
+Tell = Callable[[str, int, int, str], None]
+"""(what is being done, how much is done, of how much, a remark)"""
+
+
+def distil(
+    out: str | Path,
+    recipe: Recipe | None = None,
+    *,
+    target: str | Path | LanguageModel = DEFAULT,
+    prompts: str | Path | Sequence[str | Prompt] = (),
+    evaluation: Sequence[str | Prompt] | str | Path | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    command: str = "",
+    tell: Tell = lambda what, done, of, remark: None,
+) -> dict[str, Any]:
+    """Make a drafter for `target` in the folder `out`; what it is worth, as in ``evaluation.json``.
+
+    prompts: besides those that the target writes for itself. evaluation: prompts to judge it by, by default those held
+    out. dtype: of the target, by default bfloat16, in which text is written and features are kept. command: said in the
+    card. Killed at any point, the same call goes on; with the same number of threads on the same machine the weights
+    are those of an uninterrupted one.
+
+    Raises OptionError for a recipe without text, or prompts both learned from and judged by; RecordFileError for a
+    folder made with other settings, or in use by another process.
+    """
+    recipe, out = recipe or Recipe(), Path(out)
+    given = as_prompts(prompts) if isinstance(prompts, str | Path) or prompts else []
+    if recipe.hold_out > len(given):
+        raise OptionError(f"{recipe.hold_out} prompts cannot be held out of {len(given)}")
+    held = set(random.Random(recipe.text.seed).sample(range(len(given)), recipe.hold_out))
+    learned = [prompt for place, prompt in enumerate(given) if place not in held]
+    judged = [given[place] for place in sorted(held)] if evaluation is None else as_prompts(evaluation)
+    both = {turn for prompt in learned for turn in prompt.turns} & {turn for prompt in judged for turn in prompt.turns}
+    if both:
+        raise OptionError(f"the prompt {min(both)[:60]!r} would be learned from and judged by")
+    if not recipe.text.conversations and not (learned and recipe.text.answers):
+        raise OptionError("there is nothing to learn from: no conversations of the target's own and no prompts")
+
+    model = target if isinstance(target, LanguageModel) else load(target, dtype or "bfloat16", device)
+    tap = recipe.tap
+    if recipe.shape == "feature" and tap is None:
+        count = model.model.config.get_text_config().num_hidden_layers
+        tap = tuple(sorted({max(1, round(count / 3)), max(1, round(2 * count / 3)), count}))
+    text = TextSettings(**{**vars(recipe.text), "tap": tap if recipe.shape == "feature" and tap else ()})
+    settings = {
+        "target": model.name,
+        "tokenizer": fingerprint(model.tokenizer),
+        "dtype": dtype_of(model),
+        "prompts": hashlib.sha256(json.dumps([[p.id, *p.turns] for p in learned]).encode()).hexdigest(),
+        **asdict(recipe),
+        "tap": tap,
+        "text": asdict(text),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", timeout=0):
+            _settle(out / "settings.json", settings)
+            files = _write_text(model, text, learned, out / "text", tell)
+            folder, history = _train(model, recipe, tap, files, out, tell)
+            found = _evaluation(model, folder, judged, out, recipe.text.seed, tell) if judged else {}
+            about = {**settings, "environment": environment(model), "command": command}
+            (folder / "README.md").write_text(card(about, found, history, learned, Corpus(files).tokens()))
+            return found
+    except Timeout:
+        raise RecordFileError(f"another process makes a drafter in {out}") from None
+
+
+def _settle(file: Path, settings: dict[str, Any]) -> None:
+    """Write the settings, or refuse others than those that are there."""
+    settings = json.loads(json.dumps(settings))
+    if file.exists():
+        try:
+            found = json.loads(file.read_text())
+        except ValueError as reason:
+            raise RecordFileError(f"{file} holds no settings") from reason
+        refuse_other_settings(found, settings, str(file.parent))
+        return
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(settings, indent=1) + "\n")
+    unfinished.rename(file)
+
+
+def _write_text(
+    model: LanguageModel, settings: TextSettings, prompts: Sequence[Prompt], folder: Path, tell: Tell
+) -> list[Path]:
+    folder.mkdir(exist_ok=True)
+    shards = plan(model, settings, prompts)
+    files = [folder / f"shard-{shard.number:05d}.safetensors" for shard in shards]
+    for done, (shard, file) in enumerate(zip(shards, files, strict=True)):
+        if not file.exists():
+            written = 0
+
+            def count(tokens: int, done: int = done) -> None:
+                nonlocal written
+                written += tokens
+                tell("writing text", done, len(shards), f"{written:,} tokens of shard {done + 1}")
+
+            write_shard(model, settings, shard, file, count)
+        tell("writing text", done + 1, len(shards), "")
+    return files
+
+
+def _train(
+    model: LanguageModel, recipe: Recipe, tap: tuple[int, ...] | None, files: list[Path], out: Path, tell: Tell
+) -> tuple[Path, list[Progress]]:
+    corpus = Corpus(files)
+    vocabulary = draft_vocabulary(corpus.masses(model.vocab), min(recipe.vocabulary, model.vocab), sorted(model.stops))
+    places = torch.full((model.vocab,), -1)
+    places[vocabulary] = torch.arange(len(vocabulary))
+    torch.manual_seed(recipe.train.seed)
+    student: Student
+    if recipe.shape == "feature":
+        student = FeatureStudent(model, vocabulary, tap or (), layers=recipe.layers)
+    else:
+        student = LlamaStudent(model, vocabulary, recipe.width, recipe.layers)
+
+    def told(progress: Progress) -> None:
+        overlaps = ", ".join(f"{value:.3f}" for value in progress.overlap)
+        tell("training", progress.step, progress.steps, f"loss {progress.loss:.3f}, overlap {overlaps}")
+
+    history = train(student, corpus, places, recipe.train, out, on_progress=told)
+    folder, unfinished = out / "drafter", out / "drafter.unfinished"
+    if not folder.is_dir():
+        shutil.rmtree(unfinished, ignore_errors=True)
+        student.save(unfinished)
+        unfinished.rename(folder)
+    return folder, history
+
+
+def _evaluation(
+    model: LanguageModel, folder: Path, prompts: Sequence[Prompt], out: Path, seed: int, tell: Tell
+) -> dict[str, Any]:
+    file = out / "evaluation.json"
+    if file.exists():
+        return json.loads(file.read_text())
+
+    def told(what: str, done: int, of: int) -> None:
+        tell(what, done, of, "")
+
+    found = evaluate(model, get_drafter(folder, model), prompts, out, seed=seed, on_progress=told)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.rename(file)
+    return found

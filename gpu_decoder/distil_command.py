@@ -1,0 +1,151 @@
+"""The command `ot-spec distil`."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gpu_decoder.distil.distil import SHAPES, Recipe, distil
+from gpu_decoder.distil.text import TextSettings
+from gpu_decoder.distil.train import LOSSES, TrainSettings
+from gpu_decoder.models import DEFAULT
+from gpu_decoder.options import AsJson, Device, Target
+from ot_spec.cli import console, emit_json
+from solvers.gap.screen import new_table, output
+
+
+def distil_command(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder to work in, or to go on in.")],
+    target: Target = DEFAULT,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts that the target answers too, beside those it writes itself."),
+    ] = None,
+    hold_out: Annotated[
+        int, typer.Option(help="This many of them are kept for the evaluation, drawn by the seed.")
+    ] = 0,
+    evaluation: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts to judge the drafter by. Default: those held out."),
+    ] = None,
+    shape: Annotated[
+        str,
+        typer.Option(metavar="|".join(SHAPES), help="A net over the target's hidden states, or a small causal model."),
+    ] = "feature",
+    vocabulary: Annotated[int, typer.Option(help="Tokens that can be drafted, the likeliest ones.")] = 8_192,
+    layers: Annotated[int, typer.Option(help="Of the drafter.")] = 1,
+    width: Annotated[int, typer.Option(help="Of a causal model; a net has the target's.")] = 256,
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(LOSSES),
+            help="kl; tv, what one draft is refused with; alpha, what --k drafts are refused with.",
+        ),
+    ] = "kl",
+    k: Annotated[int, typer.Option(help="Of the loss alpha.")] = 4,
+    warm: Annotated[float, typer.Option(help="Share of the steps with kl before tv or alpha.")] = 0.6,
+    conversations: Annotated[int, typer.Option(help="That the target writes by itself.")] = 4_000,
+    answers: Annotated[int, typer.Option(help="To each of the prompts.")] = 2,
+    steps: Annotated[int, typer.Option(help="Of training.")] = 1_200,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens of a step.")] = 4_096,
+    unroll: Annotated[int, typer.Option(help="Steps that the drafter goes on by itself in training.")] = 2,
+    dtype: Annotated[
+        str | None, typer.Option(help="Of the target while it writes. Default: bfloat16.", show_default=False)
+    ] = None,
+    device: Device = "cpu",
+    seed: Annotated[int, typer.Option(help="Of text, training and the prompts held out.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Train a drafter for a model on text that the model writes itself.
+
+    The target writes conversations from its bare chat template, and answers given prompts; a drafter is trained on
+    its laws there, judged on prompts that are in no training text, and written to DIR/drafter with a card. The folder
+    serves as --draft everywhere. Killed at any point, the same command goes on and ends with the same weights (same
+    machine, same number of threads); other settings are refused.
+
+    --json prints {"drafter": string, "bytes": int, "evaluation": null or {"prompts": [string], "tokens": int,
+    "temperatures": {temperature: {"positions", "overlap", "overlap_error", "target_entropy", "rows", "selectors":
+    [{"k", "law", "selector", "draft_temperature", "edge", "rows", "acceptance", "standard_error", ..}]}}, "cost":
+    {"target", "draft", "ratio"}}}: the mean of sum min(target, draft), acceptances at the best draft temperature of
+    each selector, seconds of a call.
+    """
+    recipe = Recipe(
+        shape=shape,
+        vocabulary=vocabulary,
+        layers=layers,
+        width=width,
+        hold_out=hold_out,
+        text=TextSettings(seed=seed, conversations=conversations, answers=answers),
+        train=TrainSettings(seed=seed, loss=loss, k=k, warm=warm, steps=steps, tokens=batch_tokens, unroll=unroll),
+    )
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[remark]}"),
+        console=console,
+        transient=True,
+        speed_estimate_period=600,
+        disable=not console.is_terminal,
+    ) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, of: int, remark: str) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of, completed=done, remark=remark)
+            bar.update(tasks[what], completed=done, total=of, remark=remark)
+
+        found = distil(
+            out,
+            recipe,
+            target=target,
+            prompts=prompts or (),
+            evaluation=evaluation,
+            dtype=dtype,
+            device=device,
+            command=_said(prompts),
+            tell=show,
+        )
+    folder = out / "drafter"
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if as_json:
+        emit_json({"drafter": str(folder), "bytes": size, "evaluation": found or None})
+        return
+    screen = output()
+    for heat, one in found.get("temperatures", {}).items():
+        view = new_table(
+            f"Target temperature {heat}: mean sum min(t, d) {one['overlap']:.3f} ± {one['overlap_error']:.3f}",
+            ("law", "selector", "k", "acceptance", "draft temperature"),
+        )
+        for line in sorted(one["selectors"], key=lambda line: (line["k"], -line["acceptance"])):
+            view.add_row(
+                line["law"], line["selector"], str(line["k"]),
+                f"{line['acceptance']:.3f} ± {line['standard_error']:.3f}", f"{line['draft_temperature']:g}",
+            )  # fmt: skip
+        screen.print(view)
+    if found:
+        cost = found["cost"]
+        screen.print(
+            f"A draft takes {1e3 * cost['draft']:.1f} ms, a call of the target {1e3 * cost['target']:.1f} ms: "
+            f"{cost['ratio']:.3f}"
+        )
+    screen.print(f"The drafter is in {folder} ({size / 1e6:.1f} MB): --draft {folder}")
+
+
+def _said(prompts: Path | None) -> str:
+    """The command as given, without folders of this machine."""
+    words = sys.argv[1:]
+    if "distil" not in words:
+        return ""
+    words = [Path(word).name if word == str(prompts) else word for word in words]
+    if "--out" in words[:-1]:
+        words[words.index("--out") + 1] = "DIR"
+    return shlex.join(["ot-spec", *words])
