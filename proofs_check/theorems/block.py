@@ -311,8 +311,12 @@ def _early_falsifier() -> None:
 THEOREMS = (
     Theorem(
         "block.1",
-        "Block verification is exact: the committed tokens, continued by the target, have the target's law over "
-        "sequences. Moreover P(τ ≥ i | x_1..x_i drafted) = p_i.",
+        "Block verification of a drafted path x_1..x_L, t and d the laws after x_1..x_{i−1} in p_i and after "
+        "x_1..x_i in A_i: p_0 = 1, p_i = min(1, p_{i−1} t(x_i)/d(x_i)), A_i = Σ_y (p_i t(y) − d(y))₊, h_0 = 1, h_i = "
+        "A_i/(A_i + 1 − p_i) for 0 < i < L, h_L = p_L. Each position has a coin of its own, and the largest i whose "
+        "coin is below h_i is the number τ of accepted tokens; then comes one token from (p_τ t − d)₊ divided by its "
+        "sum, at τ = L from t. It is exact: the committed tokens, continued by the target, have the target's law "
+        "over sequences. Moreover P(τ ≥ i | x_1..x_i drafted) = p_i.",
         BLOCK,
         "proved",
         _exact,
@@ -320,8 +324,8 @@ THEOREMS = (
     ),
     Theorem(
         "block.2",
-        "V = 3, L = 2: summed over all 9 drafted paths, the committed text of block verification begins with (a, b) "
-        "with probability t(a) t(b|a).",
+        "V = 3, L = 2: summed over all 9 drafted paths, the committed text of block verification, continued by the "
+        "target, begins with (a, b) with probability t(a) t(b|a).",
         BLOCK,
         "proved",
         _by_smt,
@@ -339,8 +343,8 @@ THEOREMS = (
     Theorem(
         "block.4",
         "No exact rule that sees one drafted path accepts more: P(τ ≥ i) ≤ Σ_{x_1..x_i} min_{j ≤ i} D(x_1..x_j) "
-        "T(x_{j+1}..x_i | x_1..x_j) for every exact rule and every i, and block verification attains all of these "
-        "at once.",
+        "T(x_{j+1}..x_i | x_1..x_j) for every exact rule and every i, D and T the laws of whole paths under the draft "
+        "and the target, and block verification attains all of these at once.",
         "optimality: Sun et al. 2024 (block verification), arXiv 2403.10444; this form and proof: this project",
         "proved",
         _best,

@@ -82,7 +82,7 @@ def _acceptance(full: bool) -> Verdict:
     ratio_along_the_shift()
     where_the_target_is_larger()
     equal(overlap(), 2 * below(-a / 2), "the integral")
-    return Verdict("proved", "symbolically, all means, σ > 0 and dimensions")
+    return Verdict("proved", "symbolically, all m₁ ≠ m₂, σ > 0 and dimensions")
 
 
 @few
@@ -123,7 +123,7 @@ def _exact(full: bool) -> Verdict:
     φ(u), times the unchanged density of w: Y = m₂ + σ (u e + w) has law N(m₂, σ²I)."""
     ratio_along_the_shift()
     kept_and_reflected()
-    return Verdict("proved", "symbolically, all means, σ > 0 and dimensions")
+    return Verdict("proved", "symbolically, all m₁ ≠ m₂, σ > 0 and dimensions")
 
 
 def coupled(means: np.ndarray, sigma: float, noise: np.ndarray, coins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +175,7 @@ def _maximal(full: bool) -> Verdict:
     difference = below(a / 2) - below(-a / 2)
     equal(difference, 1 - 2 * below(-a / 2), "the target's side: Φ(a/2) for the target, Φ(-a/2) for the draft")
     equal(difference, sp.erf(a / (2 * sp.sqrt(2))), "as an error function")
-    return Verdict("proved", "symbolically, all means, σ > 0 and dimensions; uses gaussian.1")
+    return Verdict("proved", "symbolically, all m₁ ≠ m₂, σ > 0 and dimensions; uses gaussian.1")
 
 
 @few
@@ -234,8 +234,10 @@ def _fresh_falsifier(shift: float, generator: np.random.Generator) -> None:
 THEOREMS = (
     Theorem(
         "gaussian.1",
-        "The reflection coupling of N(m₁, σ²I) and N(m₂, σ²I) keeps the draft with probability 2Φ(−|δ|/2), δ = (m₁ "
-        "− m₂)/σ.",
+        "Reflection coupling of the draft x = m₁ + σz, z ~ N(0, I), with the target N(m₂, σ²I), m₁ ≠ m₂, δ = (m₁ − "
+        "m₂)/σ, e = δ/|δ|: keep x with probability min(1, target(x)/draft(x)), the ratio of the densities, otherwise "
+        "the output is m₂ + σ(z − 2(e·z)e). It keeps the draft with probability 2Φ(−|δ|/2), Φ the standard normal "
+        "distribution function.",
         DIFFUSION,
         "proved",
         _acceptance,
@@ -243,7 +245,7 @@ THEOREMS = (
     ),
     Theorem(
         "gaussian.2",
-        "Its output has law N(m₂, σ²I), in any dimension.",
+        "The output of the reflection coupling has law N(m₂, σ²I), in any dimension.",
         DIFFUSION,
         "proved",
         _exact,
@@ -251,8 +253,8 @@ THEOREMS = (
     ),
     Theorem(
         "gaussian.3",
-        "It is maximal: no coupling has P(X = Y) > 2Φ(−|δ|/2), and TV(N(m₁, σ²I), N(m₂, σ²I)) = 1 − 2Φ(−|δ|/2) = "
-        "erf(|δ|/(2√2)).",
+        "The reflection coupling is maximal: no coupling of X and Y with these laws has P(X = Y) > 2Φ(−|δ|/2), and "
+        "TV(N(m₁, σ²I), N(m₂, σ²I)) = 1 − 2Φ(−|δ|/2) = erf(|δ|/(2√2)).",
         DIFFUSION,
         "proved",
         _maximal,

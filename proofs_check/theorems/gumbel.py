@@ -224,8 +224,9 @@ def _maximal_falsifier() -> None:
 THEOREMS = (
     Theorem(
         "gumbel.1",
-        "x_1..x_k are independent with law d, and Y has law t. Y is a function of the noise and t alone: no change "
-        "of d changes it.",
+        "Noise S_i^(j) ~ Exp(1), independent over tokens i and lists j = 1..k; x_j = argmin_i S_i^(j)/d(i) and Y = "
+        "argmin_i min_j S_i^(j)/t(i). Then x_1..x_k are independent with law d, and Y has law t. Y is a function of "
+        "the noise and t alone: no change of d changes it.",
         LISTS,
         "proved",
         _exact,
@@ -233,8 +234,9 @@ THEOREMS = (
     ),
     Theorem(
         "gumbel.2",
-        "The list whose clock wins for Y proposes Y with probability Σ_i t_i k/(k + A_i); hence α ≥ Σ_i t_i k/(k + "
-        "A_i), with equality for k = 1.",
+        "In the coupling of gumbel.1 let A_i = Σ_l (d_l t_i/d_i − t_l)₊, infinite where d_i = 0. The list that has the "
+        "least S_Y^(j) proposes Y with probability Σ_i t_i k/(k + A_i); hence α ≥ Σ_i t_i k/(k + A_i), with equality "
+        "for k = 1.",
         "Rowan et al. 2025 (list matching), arXiv 2506.05632; k = 1: Daliri et al. 2024, arXiv 2408.07978",
         "proved",
         _matched,
@@ -242,7 +244,7 @@ THEOREMS = (
     ),
     Theorem(
         "gumbel.3",
-        "α ≥ k (1 − TV(t, d))/(k + TV(t, d)); for k = 1 that is (1 − TV)/(1 + TV).",
+        "The coupling of gumbel.1 has α ≥ k (1 − TV(t, d))/(k + TV(t, d)); for k = 1 that is (1 − TV)/(1 + TV).",
         "k = 1: Daliri et al. 2024, arXiv 2408.07978; k lists: this project",
         "proved",
         _distance,
@@ -250,9 +252,9 @@ THEOREMS = (
     ),
     Theorem(
         "gumbel.4",
-        "Σ_i t_i k/(k + A_i) ≤ α ≤ α*, for α = 1 − Σ_i t_i ∫ k e^{−ks} (1 − e^{−A_i s}) (1 − r_i(s))^{k−1} ds. Here "
-        "the tokens with d > 0 are sorted by t/d ascending, D_m is the mass of d on the first m of them, A_{V+1} is "
-        "infinite, and r_i(s) = d_i Σ_{m ≥ i} (e^{−A_m s} − e^{−A_{m+1} s})/D_m.",
+        "With A_i as in gumbel.2, Σ_i t_i k/(k + A_i) ≤ α ≤ α*, for α = 1 − Σ_i t_i ∫ k e^{−ks} (1 − e^{−A_i s}) (1 "
+        "− r_i(s))^{k−1} ds. Here the tokens with d > 0 are sorted by t/d ascending, D_m is the mass of d on the "
+        "first m of them, A_{V+1} is infinite, and r_i(s) = d_i Σ_{m ≥ i} (e^{−A_m s} − e^{−A_{m+1} s})/D_m.",
         "bound: Rowan et al. 2025, arXiv 2506.05632; the integral: this project",
         "certified",
         _between,

@@ -18,7 +18,7 @@ from ot_spec.problem import MembershipTransport
 from proofs_check import strategies as laws
 from proofs_check.theorems.algebra import equal, least, nonnegative, powers_are_convex
 from proofs_check.theorems.instances import Instance, pairs
-from proofs_check.theorems.theorem import Refuted, Theorem, Verdict
+from proofs_check.theorems.theorem import Refuted, Theorem, Verdict, counter_example
 from solvers import get_selector, optimal_acceptance, solve
 
 __all__ = ["THEOREMS"]
@@ -111,12 +111,20 @@ def network_cuts() -> None:
     equal(least_cost, whole - inside_b + target, "1 - Q(B) + t(B)")
 
 
-def any_flow_is_a_plan() -> None:
-    """What a flow leaves of D and of t has the same total, so coupling the rest independently gives both marginals and
-    accepts at least the flow; and a coupling's accepted mass is a flow."""
-    flow, left_of_sets, joint = sp.symbols("flow left_of_sets joint", nonnegative=True)
-    equal((flow + left_of_sets) - flow, left_of_sets, "the rest of both marginals, of total 1 each")
-    nonnegative((flow + joint) - flow, "acceptance and flow")
+def any_flow_is_a_plan(rest: Callable[[Any, Any, Any], Any] = lambda row, column, left: row * column / left) -> None:
+    """What a flow leaves of D and of t has the same total `left`, both having total 1, so coupling the rest
+    independently gives both marginals and accepts at least the flow; and a coupling's accepted mass is a flow: its
+    rows and columns are at most D and t. With nothing left the flow is a plan itself.
+
+    rest: (what is left of D(S), of t(y), in all) -> what the pair (S, y) is given beside the flow.
+    """
+    row, column, other = sp.symbols("row column other", nonnegative=True)
+    left = sp.Symbol("left", positive=True)
+    equal(rest(row, column + other, left), rest(row, column, left) + rest(row, other, left), "sums over tokens")
+    equal(rest(row + other, column, left), rest(row, column, left) + rest(other, column, left), "sums over sets")
+    equal(rest(row, left, left), row, "over all tokens: the row sums to D(S)")
+    equal(rest(left, column, left), column, "over all sets: the column sums to t(y)")
+    nonnegative(rest(row, column, left), "a coupling, which accepts the flow and perhaps more")
 
 
 def _strong(full: bool) -> Verdict:
@@ -331,6 +339,43 @@ def _top_falsifier(pair: Any) -> None:
     assert solve(MembershipTransport(target, draft, TopThenSample(k)), method="rational").acceptance == value
 
 
+FLAT = ([Fraction(1), Fraction(0), Fraction(0)], [Fraction(1, 3)] * 3)
+
+
+def value_for(held: Sequence[int], target: Sequence[Fraction], draft: Sequence[Fraction]) -> Fraction:
+    """Top-then-sample's value with T = held: t(T) + Σ_{y not in T} min(t, d~)."""
+    others = [y for y in range(len(draft)) if y not in held]
+    left = sum((draft[y] for y in others), Fraction(0))
+    sampled = (min(target[y], draft[y] / left) for y in others if left)
+    return sum((target[y] for y in held), Fraction(0)) + sum(sampled, Fraction(0))
+
+
+def _ties(full: bool) -> Verdict:
+    """One pair under two choices of the top token."""
+    first, second = (value_for([top], *FLAT) for top in (0, 1))
+    example = (
+        "t = (1, 0, 0), d = (1/3, 1/3, 1/3), k = 2. With T = {0} token 0 is always a candidate: "
+        f"α* = {first}. With T = {{1}} it is one with probability (1/3)/(2/3): α* = {second}"
+    )
+    return counter_example((first, second) == (1, Fraction(1, 2)), "one law pair, V = 3, k = 2", example)
+
+
+@quick
+@given(laws.pairs(smallest=2, largest=4, most_k=2))
+def _ties_falsifier(pair: Any) -> None:
+    """The linear program on the example with the tokens in two orders; without a tie the order does not matter."""
+    target, draft = (np.array(law, dtype=object) for law in FLAT)
+    values = [
+        solve(MembershipTransport(law, draft, TopThenSample(2)), method="rational").acceptance
+        for law in (target, target[::-1])
+    ]
+    assert values == [1, Fraction(1, 2)]
+    target, draft, k = pair
+    if len(set(draft)) == len(draft):
+        rule, law = get_selector("top_then_sample"), TopThenSample(k)
+        assert rule.acceptance(target, draft, law) == rule.acceptance(target[::-1], draft[::-1], law)
+
+
 # --- tuples and sets ---------------------------------------------------------------------------------------------
 
 
@@ -429,5 +474,13 @@ THEOREMS = (
         "proved",
         _sets,
         _sets_falsifier,
+    ),
+    Theorem(
+        "optimal_cut.8",
+        "Which of equally likely tokens of d top-then-sample takes for sure does not matter: α* is the same.",
+        "common belief",
+        "refuted",
+        _ties,
+        _ties_falsifier,
     ),
 )

@@ -342,7 +342,8 @@ def _judged_falsifier() -> None:
 THEOREMS = (
     Theorem(
         "point_mass.1",
-        "Membership has output law t for every law of the candidates, and accepts Σ_y t(y) P(y ∈ X).",
+        "Membership (draw Y ~ t, whatever the candidates are) has output law t for every law of the candidates, and "
+        "accepts Σ_y t(y) P(y ∈ X).",
         "Miao et al. 2023 (SpecInfer, naive sampling), arXiv 2305.09781",
         "proved",
         _membership,
@@ -358,8 +359,9 @@ THEOREMS = (
     ),
     Theorem(
         "point_mass.3",
-        "For any candidates, repeats among them or not, the point-mass rule and membership have the same law of the "
-        "output given the candidates, which is t.",
+        "Point-mass rule: keep x_1 with probability t(x_1), otherwise zero it in t, renormalise, and go on with x_2; "
+        "after the last candidate draw from what is left. For any candidates, repeats among them or not, it and "
+        "membership have the same law of the output given the candidates, which is t.",
         "rule: Li et al. 2024 (EAGLE-2), arXiv 2406.16858; this form: this project",
         "proved",
         _same_law,
@@ -367,8 +369,9 @@ THEOREMS = (
     ),
     Theorem(
         "point_mass.4",
-        "On a tree that is fixed beforehand, E[committed tokens] = Σ over its nodes, the root counted, of the "
-        "target's path probability, and no exact rule has more.",
+        "On a tree that is fixed beforehand, siblings all different, draw from the target at each node and go on while "
+        "the token is a child: E[committed tokens] = Σ over the nodes, the root counted, of the target's path "
+        "probability, and no exact rule has more.",
         OPT_TREE,
         "proved",
         _nodes,

@@ -74,8 +74,10 @@ def _exact_falsifier(pair: Any) -> None:
 def _exact_without_replacement(full: bool) -> Verdict:
     """As for independent candidates: r' does not depend on which token x_1 was refused, and the induction hypothesis is
     for every law of the next candidates, here d without x_1. So after every refused x_1 the output has the same law r',
-    and the masses over x_1 add up to P(refused)."""
+    and the masses over x_1 add up to P(refused). A refused token has r < d_i, so that it leaves the residual, and 0
+    stays 0: after k refusals no candidate is drawn."""
     one_more_candidate()
+    refused_tokens_never_return()
     refused, share = sp.symbols("refused share", positive=True)  # P(refused), P(x_1 = x | refused)
     after = sp.Symbol("after", nonnegative=True)  # r'(y)
     equal(refused * share * after + refused * (1 - share) * after, refused * after, "the same law after every x_1")
@@ -89,8 +91,14 @@ def _exact_without_replacement(full: bool) -> Verdict:
 def _exact_without_replacement_falsifier(pair: Any) -> None:
     target, draft, k = pair
     k = min(k, int((draft > 0).sum()))
-    rule = get_selector("rrs_without_replacement")
-    assert (output_law(rule, target, draft, WithoutReplacement(k)) == target).all()
+    rule, law = get_selector("rrs_without_replacement"), WithoutReplacement(k)
+    assert (output_law(rule, target, draft, law) == target).all()
+    if k == 2:
+        among = sum(
+            weight * rule.conditional(target, draft, tokens)[tokens].sum()
+            for tokens, weight in zip(*law.tuples(draft), strict=True)
+        )
+        assert among == accepted_without_replacement(target, draft)
 
 
 # --- exactness for three tokens and two candidates, over all pairs --------------------------------------------------
@@ -560,7 +568,9 @@ def _overtaken_falsifier() -> None:
 THEOREMS = (
     Theorem(
         "recursive_rejection.1",
-        "RRS with k independent candidates of law d: the output has law t.",
+        "RRS: r_1 = t; the candidate x_i, i = 1..k, is kept with probability min(1, r_i(x_i)/d(x_i)); if it is "
+        "refused, r_{i+1} = (r_i − d)₊ divided by its sum; after k refusals the output is drawn from r_{k+1}. With k "
+        "independent candidates of law d the output has law t.",
         SPECINFER,
         "proved",
         _exact,
@@ -577,7 +587,8 @@ THEOREMS = (
     Theorem(
         "recursive_rejection.3",
         "RRS without replacement, where d has at least k tokens (x_i ~ d_i = d without x_1..x_{i−1}, renormalised; "
-        "a refusal of x_i takes off the d_i it was drawn from): the output has law t.",
+        "a refusal of x_i takes off the d_i it was drawn from): the output has law t. None of the last residual's "
+        "tokens is a candidate, so that α = P(a candidate is kept).",
         SEQUOIA,
         "proved",
         _exact_without_replacement,

@@ -12,11 +12,14 @@ __all__ = ["law", "maximum", "minimum", "positive_part", "prove", "solver"]
 
 
 def solver() -> ModuleType:
-    """The module z3; ModuleNotFoundError names the extra that brings it."""
+    """The module z3; ModuleNotFoundError names the extra that brings it, also where z3 is there but does not load."""
+    get = "get it with: pip install 'ot-spec[smt]'"
     try:
         import z3
     except ModuleNotFoundError as reason:
-        raise ModuleNotFoundError("z3 is not installed; get it with: pip install 'ot-spec[smt]'", name="z3") from reason
+        raise ModuleNotFoundError(f"z3 is not installed; {get}", name="z3") from reason
+    except ImportError as reason:
+        raise ModuleNotFoundError(f"z3 does not load ({reason}); {get}", name="z3") from reason
     return z3
 
 
@@ -42,7 +45,8 @@ def prove(negation: Any, assumptions: Iterable[Any] = (), timeout: float = 60.0)
     """Prove that no model of the assumptions satisfies the negation of a statement.
 
     negation: a z3 formula, or several of which one would break the statement. timeout: seconds for each formula.
-    Raises Refuted with the model, a counter-example, where there is one; Undecided where z3 gives up.
+    Raises Refuted with the model, a counter-example, where there is one; Undecided where z3 gives up, and where it
+    finds no model of the assumptions alone, from which anything would follow.
 
     >>> t, is_law = law("t", 2)
     >>> prove(t[0] * t[1] > 1 / 4, is_law)
@@ -53,11 +57,20 @@ def prove(negation: Any, assumptions: Iterable[Any] = (), timeout: float = 60.0)
     """
     z3 = solver()
     assumptions = list(assumptions)
-    for formula in negation if isinstance(negation, list | tuple) else [negation]:
+    formulas = negation if isinstance(negation, list | tuple) else [negation]
+    if not formulas:
+        raise ValueError("there is nothing to prove")
+
+    def asked(*more: Any) -> tuple[Any, Any]:
         query = z3.Solver()
         query.set("timeout", round(1000 * timeout))
-        query.add(*assumptions, formula)
-        answer = query.check()
+        query.add(*assumptions, *more)
+        return query, query.check()
+
+    if asked()[1] != z3.sat:
+        raise Undecided("z3 knows no model of the assumptions: nothing would be shown")
+    for formula in formulas:
+        query, answer = asked(formula)
         if answer == z3.sat:
             model = query.model()
             named = sorted((entry.name(), model[entry]) for entry in model.decls() if entry.arity() == 0)

@@ -43,7 +43,7 @@ def pair_law(second: Callable[[Any, Any], Any] = lambda hub, d: hub * d / (1 - h
 
     Sums over i other than a are linear in d(i), and Σ d(i) = 1 - d(a).
     """
-    hub, d = sp.symbols("hub d", positive=True)  # d(a), d(i)
+    hub, d = sp.symbols("hub d", nonnegative=True)  # d(a), d(i)
     equal(second(hub, d), d * second(hub, 1), "linear in d(i), so that sums over i put 1 - d(a) in its place")
     equal(second(hub, 1 - hub), hub, "P(x_1 = a) = d(a)")
     equal((1 - hub) + second(hub, 1 - hub), 1, "all pairs")
@@ -200,8 +200,9 @@ def _behind_falsifier() -> None:
 THEOREMS = (
     Theorem(
         "spechub.1",
-        "The pair law is a law; its first candidate has law d, and the candidate other than the hub a has law d̃ = "
-        "d/(1 − d(a)) outside a.",
+        "SpecHub, hub a with d(a) < 1: for every i ≠ a the pair (i, a) has probability d(i) and the pair (a, i) has "
+        "d(a) d(i)/(1 − d(a)). This is a law; its first candidate has law d, and the candidate other than a has law "
+        "d̃ = d/(1 − d(a)) outside a.",
         SPECHUB,
         "proved",
         _pairs,
@@ -209,7 +210,8 @@ THEOREMS = (
     ),
     Theorem(
         "spechub.2",
-        "SpecHub's rule on its pair law: the output has law t.",
+        "SpecHub's rule on the pairs of spechub.1: keep the candidate x other than the hub with probability min(1, "
+        "t(x)/d̃(x)), otherwise draw from (t − d̃)₊, d̃(a) = 0, divided by its sum. The output has law t.",
         SPECHUB,
         "proved",
         _exact,

@@ -786,7 +786,8 @@ THEOREMS = (
     Theorem(
         "spectr.1",
         "K-SEQ on three tokens, k = 2: keep x_i with probability min(1, t(x_i)/(ρ d(x_i))), i = 1, 2; if neither is "
-        "kept, draw from t − (1 + (1 − β)) m, with m = min(d, t/ρ), β = Σ m. For every ρ ≥ ρ* the output has law t.",
+        "kept, draw from t − (1 + (1 − β)) m, with m = min(d, t/ρ), β = Σ m. For every ρ ≥ ρ* (spectr.4) the output "
+        "has law t.",
         SPECTR,
         "proved",
         _exact_smt,
@@ -866,8 +867,8 @@ THEOREMS = (
     ),
     Theorem(
         "spectr.10",
-        "The least ratio α/α* of K-SEQ over all laws and vocabularies is met with two tokens: merging the tokens with "
-        "t < ρ* d into one and the others into a second keeps ρ* and α, and α* does not fall.",
+        "The infimum of K-SEQ's ratio α/α* over all laws and vocabularies is that over two tokens: merging the "
+        "tokens with t < ρ* d into one and the others into a second keeps ρ* and α, and α* does not fall.",
         OURS,
         "proved",
         _two_tokens,

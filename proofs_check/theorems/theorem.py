@@ -10,9 +10,12 @@ __all__ = ["NOTATION", "Refuted", "Status", "Theorem", "Undecided", "Verdict", "
 
 NOTATION = (
     "t target law, d draft law, k candidates, V tokens, X the random candidates, Y the output, α = P(Y ∈ X), "
-    "α* its largest value, t(H) = Σ_{y ∈ H} t(y), Q(H) = P(X ⊆ H), x₊ = max(x, 0)"
+    "α* its largest value, t(H) = Σ_{y ∈ H} t(y), Q(H) = P(X ⊆ H), x₊ = max(x, 0); tokens are numbered from 0. Proved: "
+    "by the proof that the check's docstring tells in words, whose formulas sympy rewrites or z3 decides, for the "
+    "parameters of the scope; certified: exactly, on the instances that the scope counts; tested: in floats or by "
+    "sampling"
 )
-"""The letters that statements do not explain."""
+"""The letters that statements do not explain, and what a status says."""
 
 Status = Literal["proved", "certified", "tested", "refuted"]
 _ORDER: tuple[Status, ...] = ("proved", "certified", "tested", "refuted")
@@ -30,8 +33,9 @@ class Undecided(RuntimeError):
 class Verdict:
     """What a machine check established.
 
-    status: "proved" (symbolically for all parameters, or by SMT for those the scope names), "certified" (exactly, on
-    as many generated instances as the scope names), "tested" (in floats or by sampling), "refuted".
+    status: "proved" (symbolically for all parameters, or by SMT for those the scope names: the words of the proof are
+    the docstring of the check, and people read them; the machine shows its formulas), "certified" (exactly, on as many
+    generated instances as the scope names), "tested" (in floats or by sampling), "refuted".
     scope: for which parameters, in words, with the quoted theorems a proof uses.
     example: the counter-example of a refuted claim, to be checked by hand.
     """

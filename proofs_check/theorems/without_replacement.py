@@ -479,7 +479,7 @@ def marginals(full: bool) -> Verdict:
         best < bound,
         "one instance, V = 4, k = 2",
         f"t = (1/2, 1/2, 0, 0), d = (1/4, 1/4, 1/4, 1/4), k = 2: P(y ∈ X) = {among[0]} for each token, so the bound is "
-        f"{bound}; both candidates miss tokens 1 and 2 with probability {inside([2, 3])}, so α* = {best}",
+        f"{bound}; both candidates miss tokens 0 and 1 with probability {inside([2, 3])}, so α* = {best}",
     )
 
 

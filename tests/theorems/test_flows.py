@@ -39,6 +39,8 @@ ORDER = paper.ascending(TARGET, DRAFT)
         lambda: paper.scaled_picks(right=False),
         lambda: paper.worst_bin(lambda s: (s - 1) / (s + 2)),
         lambda: paper.tilted(-1),
+        lambda: paper.inside_a_bin(lambda power, before, after: power - after),
+        lambda: paper.luce_is_right(TARGET, DRAFT, 2, "weights that were not solved for", solved=False),
     ],
 )
 def test_a_wrong_piece_is_refused(broken):

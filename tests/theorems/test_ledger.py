@@ -234,6 +234,25 @@ def test_z3_gives_a_model_or_gives_up():
     assert z3.simplify(smt.positive_part(z3.RealVal(-1))) == 0
 
 
+def test_nothing_is_proved_from_assumptions_that_contradict_each_other():
+    x = smt.solver().Real("x")
+    with pytest.raises(Undecided, match="no model of the assumptions"):
+        smt.prove(x * x > 2, [x > 1, x < 0])
+    with pytest.raises(ValueError, match="nothing to prove"):
+        smt.prove([], [x > 1])
+
+
+def test_a_z3_that_does_not_load_is_a_missing_one(tmp_path, monkeypatch):
+    (tmp_path / "z3.py").write_text("raise ImportError('libz3.so: no such file')\n")
+    monkeypatch.delitem(sys.modules, "z3", raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    outcome = ledger.run_one(ledger.theorems(["spectr.1"])[0])
+    assert outcome.status is None
+    assert not outcome.passed
+    assert "libz3.so" in outcome.scope
+    assert "pip install" in outcome.scope
+
+
 def test_instances_are_laws_that_follow_the_seed():
     def drawn(seed):
         with instances.seeded(seed):

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import sympy as sp
 
 from ot_spec import IID
 from ot_spec.problem import MembershipTransport
@@ -19,6 +20,8 @@ from proofs_check.theorems.theorem import Refuted
     "broken",
     [
         lambda: paper.accepted_outside_the_cut(lambda accepted, inside, in_set: True),
+        lambda: paper.any_flow_is_a_plan(lambda row, column, left: row * column),
+        lambda: paper.any_flow_is_a_plan(lambda row, column, left: sp.Min(row, column)),
         lambda: paper.prefixes_hold_least(lambda s: 2 * s),
         lambda: paper.prefixes_hold_least(lambda s: s / 2),
         lambda: paper.concave_on_a_segment(lambda x, k: x ** (k + 1)),
@@ -57,3 +60,10 @@ def test_inside_counts_what_the_law_says():
             assert paper.inside(problem, held) == (draft[held].sum() ** k if held else 0)
         assert paper.least_cut(problem, [[]]) == 1
         assert paper.least_cut(problem) <= min(Fraction(1), paper.least_cut(problem, [[0]]))
+
+
+def test_a_pair_without_a_tie_refutes_nothing(monkeypatch, finds_a_fault):
+    assert paper._ties(False).status == "refuted"
+    monkeypatch.setattr(paper, "FLAT", ([Fraction(1, 3)] * 3, [Fraction(1, 3)] * 3))
+    assert paper._ties(False).status == "tested"
+    finds_a_fault(paper._ties_falsifier)

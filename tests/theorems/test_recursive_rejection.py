@@ -110,3 +110,15 @@ def test_a_claim_that_its_example_does_not_break_is_not_refuted(monkeypatch):
     for falsifier in (paper._not_optimal_falsifier, paper._overtaken_falsifier):
         with pytest.raises(AssertionError):
             falsifier()
+
+
+def test_what_is_kept_without_replacement_is_compared_with_what_is_accepted(monkeypatch, finds_a_fault):
+    right = paper.accepted_without_replacement
+    monkeypatch.setattr(paper, "accepted_without_replacement", lambda target, draft: right(target, draft) / 2)
+    finds_a_fault(paper._exact_without_replacement_falsifier)
+
+
+def test_a_refused_token_that_returns_breaks_exactness_without_replacement(monkeypatch):
+    monkeypatch.setattr(paper, "excess", lambda r, d: sp.Max(r - d / 2, 0))
+    with pytest.raises(Refuted):
+        paper._exact_without_replacement(False)

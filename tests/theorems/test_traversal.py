@@ -84,3 +84,16 @@ def test_a_claim_that_its_example_does_not_break_is_not_refuted(monkeypatch):
     assert paper._best_first(False).status == "tested"
     with pytest.raises(AssertionError):
         paper._best_first_falsifier()
+
+
+def test_siblings_by_token_id_are_found_on_trees_that_look_at_what_was_drawn(monkeypatch, finds_a_fault):
+    right = paper.adaptive
+    monkeypatch.setattr(paper, "adaptive", lambda draft, last, lucky: right(draft, last, lucky, by_id=True))
+    finds_a_fault(paper._exact_falsifier)
+
+
+def test_shapes_that_look_are_laws():
+    for _, draft in models(6, 2, 3):
+        trees = paper.adaptive(draft, 0, 2)
+        assert sum(weight for _, weight in trees) == 1
+        assert draft(())[0] == 0 or any(len(tree) == 1 for tree, _ in trees)
