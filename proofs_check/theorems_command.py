@@ -99,7 +99,8 @@ def _show(outcomes: list[Outcome]) -> None:
         status: sum(o.status == status for o in outcomes) for status in ("proved", "certified", "tested", "refuted")
     }
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-    screen.print(f"{NOTATION}.\n{len(outcomes)} theorem{"s" * (len(outcomes) != 1)}: {told}", markup=False, highlight=False)
+    many = "1 theorem" if len(outcomes) == 1 else f"{len(outcomes)} theorems"
+    screen.print(f"{NOTATION}.\n{many}: {told}", markup=False, highlight=False)
 
 
 def _write(rows: list[dict[str, Any]], out: Path) -> None:
