@@ -362,7 +362,7 @@ def capture_command(
         str | None,
         typer.Option(
             help="Folder of a drafter; trained, the project's own; or exit:N, the target leaving N layers early. "
-            "Default: trained where it fits the target, else exit:3.",
+            "Default: trained where it fits the target, else an early exit after nine tenths of it.",
             show_default=False,
         ),
     ] = None,

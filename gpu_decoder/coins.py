@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from operator import index
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from ot_spec.errors import OptionError
 
 DRAFT, VERIFY = 0, 1
+_KEYS = 2**128
 
 
 class Coins(Protocol):
@@ -26,6 +28,8 @@ def row_keys(seed: int, texts: Sequence[Sequence[int]], told: Counter[bytes] | N
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise OptionError(f"seed must be an integer of at least 0, got {seed!r}")
+    if seed >= _KEYS:
+        raise OptionError(f"seed must be below 2^128, got {seed}")
     told = Counter() if told is None else told
     keys = []
     for text in texts:
@@ -34,6 +38,16 @@ def row_keys(seed: int, texts: Sequence[Sequence[int]], told: Counter[bytes] | N
         told[name] += 1
         keys.append(int.from_bytes(digest.digest(), "little"))
     return keys
+
+
+def as_keys(keys: Sequence[int]) -> list[int]:
+    """Keys that are integers of 0 to 2^128 - 1; OptionError for others."""
+    found = []
+    for key in keys:
+        if isinstance(key, bool) or not hasattr(key, "__index__") or not 0 <= index(key) < _KEYS:
+            raise OptionError(f"a key is an integer of 0 to 2^128 - 1, got {key!r}")
+        found.append(index(key))
+    return found
 
 
 def coins_of(key: int, step: int, purpose: int) -> np.random.Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from transformers import MinNewTokensLengthLogitsProcessor, PreTrainedModel
 
-from gpu_decoder.coins import DRAFT, VERIFY, Coins, coins_of, row_keys
+from gpu_decoder.coins import DRAFT, VERIFY, Coins, as_keys, coins_of, row_keys
 from gpu_decoder.draft_tree import POLICIES, Draft, TreePolicy, check_size, grow
 from gpu_decoder.drafters import Drafter, get_drafter
 from gpu_decoder.metrics import Clock, Meter, Step, Tally
@@ -19,8 +20,15 @@ from gpu_decoder.models import DEFAULT, LanguageModel, encode_prompt, load
 from gpu_decoder.processing import LogitsProcessor, Processing, Processors
 from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader, check_readable
-from ot_spec.arrays import Array, like, to_numpy
-from ot_spec.errors import CandidateError, LawError, OptionError, OutOfMemoryError, UnsupportedLawError
+from ot_spec.arrays import Array, like, may_wait
+from ot_spec.errors import (
+    CandidateError,
+    LawError,
+    OptionError,
+    OutOfMemoryError,
+    PromptError,
+    UnsupportedLawError,
+)
 from ot_spec.selector import Selector
 from ot_spec.tree import Commit, LawsByNode, SequenceRule
 from solvers.selectors import SELECTORS, get_selector
@@ -135,7 +143,8 @@ class Decoder:
         end a row with the token that completes one. until(row, ids): whether a text ends with its last token, asked
         after each token. ends: ids that end a text, by default the model's; not before min_new_tokens. chat: put texts
         into the chat template, by default where there is one. seed: >= 0; a row's tokens depend on its prompt, its
-        seed and nothing else in the batch. keys: a row's own in place of the seed. stream(row, tokens): called as
+        seed and nothing else in the batch. keys: a row's own in place of the seed, integers of
+        0 to 2^128 - 1. stream(row, tokens): called as
         tokens are committed. on_progress(new tokens, rows done): after each step. clock: adds up where the time goes.
         """
         rows, wanted = self._begun(prompts, locals())
@@ -201,19 +210,25 @@ class Decoder:
         coins = [self._coins(row.key, row.step, DRAFT) for row in active]
         # the draft's laws are asked for in any order, so it does without processors that keep a state
         plain = [row.processors.stateless() for row in active]
-        return grow(
-            self.tree, session, [row.ids for row in active], depths, coins,
-            lambda scores: self._law(wanted.draft_law, scores), plain if any(plain) else None, self.target.vocab,
-        )  # fmt: skip
+        try:
+            return grow(
+                self.tree, session, [row.ids for row in active], depths, coins,
+                lambda scores: self._law(wanted.draft_law, scores), plain if any(plain) else None, self.target.vocab,
+            )  # fmt: skip
+        except LawError as reason:
+            raise LawError(f"the drafter {self.drafter.name!r}: {reason}") from reason
 
     def _commit(self, row: _Row, draft: Draft, logits: torch.Tensor, wanted: _Wanted) -> tuple[Commit, LawsByNode]:
         """What the rule makes of the draft, and the laws it was told; processors go on with the path taken."""
         tree, ids = draft.tree, row.ids
         before: dict[int, Processors] = {-1: row.processors}
         ended: set[int] = set()
+        whole = None if row.processors or may_wait(logits) else self._law(wanted.law, logits)
 
         def law(place: int) -> Array:
             node = place - 1
+            if whole is not None:  # on a device a rule reads all of them
+                return whole[place]
             if not row.processors:
                 return self._law(wanted.law, logits[place])
             if node >= 0:
@@ -236,7 +251,10 @@ class Decoder:
             raise type(reason)(f"row {row.place}, after {len(ids)} tokens: {reason}") from reason
         end = int(commit.path[-1]) if commit.accepted else -1
         places = [0, *(commit.path + 1).tolist()]
-        row.out.logprobs += [_log(laws.row(p)[int(t)]) for p, t in zip(places, commit.tokens, strict=True)]
+        masses = [laws.row(p)[int(t)] for p, t in zip(places, commit.tokens, strict=True)]
+        if torch.is_tensor(masses[0]):  # one copy to the host
+            masses = torch.stack(masses).tolist()
+        row.out.logprobs += map(_log, masses)
         if row.processors:
             laws.row(end + 1)
             row.processors = before[end]
@@ -290,24 +308,35 @@ class Decoder:
                 raise OptionError(f"{name} must be an integer of at least 0, got {asked[name]!r}")
         room, heat, filters = asked["max_new_tokens"], asked["temperature"], ("top_k", "top_p", "min_p")
         law = Processing(heat, *(asked[name] for name in filters))
+        law.law(torch.zeros(2))
         cold = 1.0 if heat == 0 and self.candidates > 1 else heat
         draft_law = Processing(
             cold if self.draft_temperature is None else self.draft_temperature, *(asked[name] for name in filters)
         )
-        for made in (law, draft_law):
-            made.law(torch.zeros(2))
+        draft_law.law(torch.zeros(2))
         stop = (asked["stop"],) if isinstance(asked["stop"], str) else tuple(asked["stop"])
         if stop and self.target.tokenizer is None:
             raise OptionError("stop strings need a tokenizer")
         if "" in stop:
             raise OptionError("a stop string is empty")
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = [
-            encode_prompt(self.target, t, asked["chat"]) if isinstance(t, str) else [int(i) for i in t] for t in texts
-        ]
+        try:
+            texts = [prompts] if isinstance(prompts, str) else list(prompts)
+            ids = [
+                encode_prompt(self.target, t, asked["chat"]) if isinstance(t, str) else [index(i) for i in t]
+                for t in texts
+            ]
+        except TypeError as reason:
+            raise PromptError(f"prompts are texts or lists of token ids: {reason}") from reason
         check_readable(self.target, ids, room)
+        reads = getattr(self.drafter, "context", None)
+        for place, text in enumerate(ids if reads is not None else []):
+            if len(text) + room - 1 > reads:  # the last token is never drafted after
+                raise PromptError(
+                    f"prompt {place} has {len(text)} tokens, and {room} more are asked for; the drafter "
+                    f"{self.drafter.name!r} reads {reads}"
+                )
         ends = self.target.stops if asked["ends"] is None else frozenset(asked["ends"])
-        keys = row_keys(asked["seed"], ids) if asked["keys"] is None else list(asked["keys"])
+        keys = row_keys(asked["seed"], ids) if asked["keys"] is None else as_keys(asked["keys"])
         if len(keys) != len(ids):
             raise OptionError(f"{len(keys)} keys for {len(ids)} prompts")
         given: Any = asked["logits_processors"]
@@ -331,7 +360,7 @@ def _block(last: int, draft: Draft) -> Block:
 
 
 def _log(mass: Any) -> float:
-    return float(np.log(float(to_numpy(mass)) if hasattr(mass, "device") else float(mass)))
+    return float(np.log(float(mass)))
 
 
 def _out_of_memory(reason: BaseException) -> bool:

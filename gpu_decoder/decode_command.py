@@ -37,7 +37,7 @@ def decode_command(
         typer.Option(
             help="trained, the project's own for its default model; a folder with a drafter; exit:N, the target "
             "leaving N layers early; lookup or lookup:N, what followed the last N tokens before; or none. Default: "
-            "trained where it fits the target, else exit:3.",
+            "trained where it fits the target, else an early exit after nine tenths of it.",
             show_default=False,
         ),
     ] = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,8 @@ from gpu_decoder.models import DEFAULT
 from gpu_decoder.options import AsJson, Device, Target
 from ot_spec.cli import console, emit_json
 from solvers.gap.screen import new_table, output
+
+_EVERY = 60.0  # seconds between lines where there is no terminal for a bar
 
 
 def distil_command(
@@ -97,8 +100,14 @@ def distil_command(
         disable=not console.is_terminal,
     ) as bar:
         tasks: dict[str, Any] = {}
+        told = -_EVERY
 
         def show(what: str, done: int, of: int, remark: str) -> None:
+            nonlocal told
+            now = time.monotonic()
+            if not console.is_terminal and now - told >= _EVERY:
+                console.print(f"{what}: {done} of {of}  {remark}".rstrip(), markup=False, highlight=False)
+                told = now
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=of, completed=done, remark=remark)
             bar.update(tasks[what], completed=done, total=of, remark=remark)
@@ -111,7 +120,7 @@ def distil_command(
             evaluation=evaluation,
             dtype=dtype,
             device=device,
-            command=_said(prompts),
+            command=_said(),
             tell=show,
         )
     folder = out / "drafter"
@@ -140,12 +149,18 @@ def distil_command(
     screen.print(f"The drafter is in {folder} ({size / 1e6:.1f} MB): --draft {folder}")
 
 
-def _said(prompts: Path | None) -> str:
+def _said() -> str:
     """The command as given, without folders of this machine."""
-    words = sys.argv[1:]
+    words, said = sys.argv[1:], []
     if "distil" not in words:
         return ""
-    words = [Path(word).name if word == str(prompts) else word for word in words]
-    if "--out" in words[:-1]:
-        words[words.index("--out") + 1] = "DIR"
-    return shlex.join(["ot-spec", *words])
+    for word in words:
+        option, equals, value = word.partition("=")
+        if not equals:
+            option, value = said[-1] if said else "", word
+        if option == "--out":
+            value = "DIR"
+        elif option in ("--prompts", "--evaluation", "--target"):
+            value = Path(value).name
+        said.append(f"{option}={value}" if equals else value)
+    return shlex.join(["ot-spec", *said])

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from gpu_decoder.coins import Coins
-from gpu_decoder.drafters import DraftSession, Scores
+from gpu_decoder.drafters import DraftSession, Scores, widened
 from gpu_decoder.tree_slots import Block
-from ot_spec.arrays import Array, like, namespace, to_numpy
+from ot_spec.arrays import Array, gather, is_numpy, like, namespace, to_numpy, total
 from ot_spec.draft_law import IID, DraftLaw, Fixed, HubPair, TopThenSample, WithoutReplacement
-from ot_spec.errors import OptionError
+from ot_spec.errors import LawError, OptionError
 from ot_spec.tree import DraftTree, LawsByNode
 
 
@@ -97,7 +97,7 @@ class BestFirst(TreePolicy):
         check_size(self.nodes, self.length)
 
     def laws(self) -> list[DraftLaw]:
-        return [Fixed(tuple(range(self.nodes)))]
+        return [Fixed(np.arange(self.nodes))]
 
     def law_at(self, level: int, drawn: int) -> DraftLaw:
         raise NotImplementedError("children are chosen, not drawn")
@@ -191,8 +191,7 @@ def grow(
     scores = session.begin(texts)
     for level in range(max(depths)):
         _lay_out_laws(rows, scores, level, law, processed, vocab)
-        for row in rows:
-            row.frontier = _children(policy, row, level) if level < row.depth else []
+        _grow_level(policy, rows, level)
         if level + 1 == max(depths):
             break
         blocks = []
@@ -218,6 +217,7 @@ def _lay_out_laws(
 ) -> None:
     """The laws after the frontier's nodes; a node where the drafter proposes nothing leaves the frontier."""
     given: list[torch.Tensor] = []
+    ids = next((found.ids for found in scores if found.ids is not None), None)
     for row, found in zip(rows, scores, strict=True):
         if level >= row.depth:
             row.frontier = []
@@ -227,10 +227,12 @@ def _lay_out_laws(
             row.frontier = [row.frontier[place] for place in kept]
         else:
             given.append(found.logits[: len(row.frontier)])
-    logits = torch.cat([g[..., :vocab] for g in given if len(g)]) if any(len(g) for g in given) else None
-    if logits is None:
+    if not any(len(part) for part in given):
         return
+    logits = torch.cat([part if ids is not None else part[..., :vocab] for part in given if len(part)])
     if processed is not None:
+        if ids is not None:
+            logits, ids = widened(logits, ids, vocab), None
         logits = torch.nn.functional.pad(logits, (0, vocab - logits.shape[-1]), value=-torch.inf)
         asked = [(of, row.prefix(node)) for of, row in zip(processed, rows, strict=True) for node in row.frontier]
         logits = torch.stack([of(ids, one) for (of, ids), one in zip(asked, logits, strict=True)])
@@ -241,50 +243,98 @@ def _lay_out_laws(
         logits = logits[possible]
         if not len(logits):
             return
-    laws, place = _widened(law(logits), vocab), 0
+    laws, place = _widened(law(logits), ids, vocab), 0
     for row in rows:
         for node in row.frontier:
             row.rows[node] = laws[place]
             place += 1
 
 
-def _widened(laws: Array, vocab: int) -> Array:
-    if laws.shape[-1] == vocab:
+def _widened(laws: Array, ids: torch.Tensor | None, vocab: int) -> Array:
+    """Laws of the tokens `ids`, or of the first ones, over V tokens."""
+    if ids is None and laws.shape[-1] == vocab:
         return laws
-    wide = namespace(laws).zeros_like(laws[:, :1]) * 0
     xp = namespace(laws)
-    return xp.concat([laws, xp.broadcast_to(wide, (len(laws), vocab - laws.shape[-1]))], axis=-1)
+    nothing = xp.zeros_like(laws[:, :1]) * 0
+    if ids is None:
+        return xp.concat([laws, xp.broadcast_to(nothing, (len(laws), vocab - laws.shape[-1]))], axis=-1)
+    wide = xp.broadcast_to(nothing, (len(laws), vocab)) + nothing
+    wide[:, to_numpy(ids) if is_numpy(laws) else ids] = laws
+    return wide
 
 
-def _children(policy: TreePolicy, row: _Growing, level: int) -> list[int]:
+def _grow_level(policy: TreePolicy, rows: list[_Growing], level: int) -> None:
+    """Children of every frontier, which become the next ones."""
+    asked = [(row, node) for row in rows for node in row.frontier]
+    laws = [row.rows[node] for row, node in asked]
     if isinstance(policy, BestFirst):
-        return _best(policy, row)
-    drawn = np.bincount(row.draws, minlength=len(row.tokens)) if row.draws else np.zeros(0, dtype=int)
-    found: list[int] = []
-    for node in row.frontier:
-        law, here = policy.law_at(level, int(drawn[node]) if node >= 0 else 1), row.rows[node]
-        thrown = like(row.coins.random(law.k), here)
-        tokens = to_numpy(law.sample(here[None], thrown[None]).tokens)[0].tolist()
-        if -1 in tokens:  # the support is short, and what is drawn is all of it, as by the same law with fewer slots
-            tokens = [token for token in tokens if token >= 0 and here[token] > 0]
-        found += row.add(node, tokens, [1.0] * len(tokens))
+        tops = iter(_most_probable(laws, policy.nodes))
+        for row in rows:
+            row.frontier = _best(policy, row, [next(tops) for _ in row.frontier])
+        return
+    drawn = {id(row): np.bincount(row.draws, minlength=len(row.tokens)) for row in rows if row.draws}
+    of = [policy.law_at(level, int(drawn[id(row)][node]) if node >= 0 else 1) for row, node in asked]
+    coins = [row.coins.random(law.k) for (row, _), law in zip(asked, of, strict=True)]
+    found = _samples(laws, of, coins)
+    for row in rows:
+        row.frontier = []
+    for (row, node), tokens in zip(asked, found, strict=True):
+        row.frontier += row.add(node, tokens, [1.0] * len(tokens))
+
+
+def _samples(laws: list[Array], of: list[DraftLaw], coins: list[np.ndarray]) -> list[list[int]]:
+    """What each law draws; those on a device are drawn from together and come to the host in one copy."""
+    if not laws or is_numpy(laws[0]):
+        return [_sampled(*each) for each in zip(laws, of, coins, strict=True)]
+    xp, groups = namespace(laws[0]), {}
+    for place, law in enumerate(of):
+        groups.setdefault((law.name, law.k), []).append(place)
+    parts = []
+    for places in groups.values():
+        masses = xp.stack([laws[place] for place in places])
+        tokens = of[places[0]].sample(masses, like(np.stack([coins[place] for place in places]), masses)).tokens
+        nothing = xp.full_like(tokens, -1)
+        held = gather(xp, masses, xp.where(tokens < 0, xp.zeros_like(tokens), tokens)) > 0
+        tokens = xp.where(held | ~xp.any(tokens < 0, axis=-1, keepdims=True), tokens, nothing)
+        parts.append(xp.where(xp.isfinite(total(xp, masses, keepdims=True)), tokens, 2 * nothing).reshape(-1))
+    host = to_numpy(xp.concat(parts)).tolist()
+    found: list[list[int]] = [[]] * len(laws)
+    for places in groups.values():
+        for place in places:
+            found[place], host = host[: of[place].k], host[of[place].k :]
+            if -2 in found[place]:
+                raise LawError("logits are NaN or infinite, or all are -inf")
     return found
 
 
-def _best(policy: BestFirst, row: _Growing) -> list[int]:
+def _sampled(here: Array, law: DraftLaw, coins: np.ndarray) -> list[int]:
+    tokens = law.sample(here[None], like(coins, here)[None]).tokens[0].tolist()
+    if -1 in tokens:  # the support is short, and what is drawn is all of it, as by the same law with fewer slots
+        tokens = [token for token in tokens if token >= 0 and here[token] > 0]
+    return tokens
+
+
+def _most_probable(laws: list[Array], nodes: int) -> list[list[tuple[float, int]]]:
+    """The most probable tokens of each law with their masses; of laws on a device, in two copies to the host."""
+    if not laws:
+        return []
+    many = min(nodes, laws[0].shape[-1])
+    if is_numpy(laws[0]):
+        ids = [np.argsort(-law, kind="stable")[:many] for law in laws]
+        top = [law[chosen] for law, chosen in zip(laws, ids, strict=True)]
+    else:
+        tops = [law.topk(many) for law in laws]
+        top, ids = (to_numpy(torch.stack(column)) for column in zip(*tops, strict=True))
+    return [
+        list(zip(map(float, masses), chosen.tolist(), strict=True)) for masses, chosen in zip(top, ids, strict=True)
+    ]
+
+
+def _best(policy: BestFirst, row: _Growing, tops: list[list[tuple[float, int]]]) -> list[int]:
     """Children that may be among the most probable prefixes once the tree is whole."""
     offers: list[tuple[float, int, int]] = []
-    for node in row.frontier:
-        here = row.rows[node]
+    for node, pairs in zip(row.frontier, tops, strict=True):
         chance = row.chances[node] if node >= 0 else 1.0
-        many = min(policy.nodes, here.shape[-1])
-        masses = to_numpy(here) if not hasattr(here, "topk") else None
-        if masses is None:
-            top, ids = here.topk(many)
-            pairs = zip(top.tolist(), ids.tolist(), strict=True)
-        else:
-            ids = np.argsort(-masses, kind="stable")[:many]
-            pairs = zip((float(masses[i]) for i in ids), ids.tolist(), strict=True)
         offers += [(-chance * mass, node, token) for mass, token in pairs if mass > 0]
     least = sorted(-c for c in row.chances)[: policy.nodes]
     bar = least[-1] if len(least) == policy.nodes else 0.0

@@ -97,7 +97,7 @@ def as_language_model(model: Any, tokenizer: Any = None, name: str | None = None
         model=model,
         tokenizer=tokenizer,
         vocab=model.config.get_text_config().vocab_size if output is None else output.weight.shape[0],
-        context=_learned_positions(model),
+        context=learned_positions(model),
         stops=_stops(model, tokenizer),
     )
 
@@ -108,7 +108,8 @@ def _stops(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(stop) for stop in stops if stop is not None)
 
 
-def _learned_positions(model: Any) -> int | None:
+def learned_positions(model: Any) -> int | None:
+    """The longest text that a model of learned positions reads, None for other models."""
     most = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     tables = [part for part in model.modules() if isinstance(part, torch.nn.Embedding)]
     others = [table.num_embeddings for table in tables if table is not model.get_input_embeddings()]

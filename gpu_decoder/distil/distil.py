@@ -125,7 +125,7 @@ def distil(
         "target": model.name,
         "tokenizer": fingerprint(model.tokenizer),
         "dtype": dtype_of(model),
-        "prompts": hashlib.sha256(json.dumps([[p.id, *p.turns] for p in learned]).encode()).hexdigest(),
+        "prompts": _hash_of(learned),
         **asdict(recipe),
         "tap": tap,
         "text": asdict(text),
@@ -137,11 +137,16 @@ def distil(
             files = _write_text(model, text, learned, out / "text", tell)
             folder, history = _train(model, recipe, tap, files, out, tell)
             found = _evaluation(model, folder, judged, out, recipe.text.seed, tell) if judged else {}
-            about = {**settings, "environment": environment(model), "command": command}
+            drafted = min(recipe.vocabulary, model.vocab)
+            about = {**settings, "vocabulary": drafted, "environment": environment(model), "command": command}
             (folder / "README.md").write_text(card(about, found, history, learned, Corpus(files).tokens()))
             return found
     except Timeout:
         raise RecordFileError(f"another process makes a drafter in {out}") from None
+
+
+def _hash_of(prompts: Sequence[Prompt]) -> str:
+    return hashlib.sha256(json.dumps([[p.id, *p.turns] for p in prompts]).encode()).hexdigest()
 
 
 def _settle(file: Path, settings: dict[str, Any]) -> None:
@@ -150,13 +155,23 @@ def _settle(file: Path, settings: dict[str, Any]) -> None:
     if file.exists():
         try:
             found = json.loads(file.read_text())
-        except ValueError as reason:
+            refuse_other_settings(_flat(found), _flat(settings), str(file.parent))
+        except RecordFileError:
+            raise
+        except (ValueError, AttributeError) as reason:
             raise RecordFileError(f"{file} holds no settings") from reason
-        refuse_other_settings(found, settings, str(file.parent))
         return
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(settings, indent=1) + "\n")
     unfinished.rename(file)
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the text and the training beside all others, under names of their own."""
+    made: dict[str, Any] = {}
+    for name, value in settings.items():
+        made |= {f"{name}.{part}": one for part, one in value.items()} if isinstance(value, dict) else {name: value}
+    return made
 
 
 def _write_text(
@@ -210,14 +225,17 @@ def _evaluation(
     model: LanguageModel, folder: Path, prompts: Sequence[Prompt], out: Path, seed: int, tell: Tell
 ) -> dict[str, Any]:
     file = out / "evaluation.json"
+    judged = _hash_of(prompts)
     if file.exists():
-        return json.loads(file.read_text())
+        found = json.loads(file.read_text())
+        refuse_other_settings({"evaluation": found.pop("judged", judged)}, {"evaluation": judged}, str(file))
+        return found
 
     def told(what: str, done: int, of: int) -> None:
         tell(what, done, of, "")
 
     found = evaluate(model, get_drafter(folder, model), prompts, out, seed=seed, on_progress=told)
     unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(found, indent=1) + "\n")
+    unfinished.write_text(json.dumps({"judged": judged, **found}, indent=1) + "\n")
     unfinished.rename(file)
     return found

@@ -54,7 +54,7 @@ def evaluate(
 
         capture(
             list(prompts), whole, target=target, draft=drafter, tokens=tokens, target_law=Processing(heat), seed=seed,
-            progress=told,
+            chat=bool(target.tokenizer.chat_template), progress=told,
         )  # fmt: skip
         _drafted_only(whole, short)
         laws = read(short)
@@ -71,7 +71,7 @@ def evaluate(
             "overlap": float(laws.column("overlap").mean()),
             # positions of one prompt are not independent, prompts are
             "overlap_error": _error_of_ratio([part.sum() for part in by_prompt], [len(part) for part in by_prompt]),
-            "target_entropy": float(laws.column("target_entropy").mean()),
+            "target_entropy": float(read(whole).column("target_entropy").mean()),
             "rows": rows,
             "selectors": tuned(table).drop(columns=["source", "target_temperature"]).to_dict("records"),
         }

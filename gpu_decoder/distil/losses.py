@@ -23,7 +23,7 @@ class Cells(NamedTuple):
 def cells(logits: torch.Tensor, ids: torch.Tensor, probs: torch.Tensor) -> Cells:
     """Laws of draft logits (..., drafted) beside target masses probs (..., M) of the tokens that stand at the places
     ids (..., M) of the draft vocabulary, -1 outside it."""
-    logits = logits.float()
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     inside = ids >= 0
     logs = logits.gather(-1, ids.clamp(min=0)) - logits.logsumexp(-1, keepdim=True)
     draft = torch.where(inside, logs.exp(), 0.0)

@@ -82,7 +82,7 @@ class LlamaStudent:
         )
         with torch.no_grad():
             start = weight @ directions[:width].T
-            self.net.get_input_embeddings().weight.copy_(0.02 * start / start.std())
+            self.net.get_input_embeddings().weight[:, : start.shape[1]] = 0.02 * start / start.std()
         self.net.to(weight.device)
 
     def logits(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from gpu_decoder.models import LanguageModel, encode_chat
+from gpu_decoder.models import LanguageModel, encode_prompt
 from gpu_decoder.prompt_file import Prompt
 from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
@@ -25,6 +25,7 @@ from ot_spec.errors import OptionError
 SLOTS = 36_000  # tokens of one shard's cache, padding included: bounds the memory
 CHUNK = 2_048  # tokens of all rows read in one pass of an opening: bounds the logits
 
+_TOP = 64  # likeliest tokens that a drawn one is sought among first
 _MARK = "\u241e"
 
 
@@ -106,7 +107,7 @@ def plan(model: LanguageModel, settings: TextSettings, prompts: Sequence[Prompt]
     for start in range(0, settings.conversations, rows):
         add([tuple(before)] * min(rows, settings.conversations - start), bool(after))
     # prompts of one length together, so that little is padded
-    ids = sorted((tuple(encode_chat(model, prompt.turns[:1])) for prompt in prompts), key=lambda i: (len(i), i))
+    ids = sorted((tuple(encode_prompt(model, prompt.turns[0])) for prompt in prompts), key=lambda i: (len(i), i))
     for _ in range(settings.answers):
         group: list[tuple[int, ...]] = []
         for opening in ids:
@@ -206,7 +207,8 @@ def _grow(row: _Row, token: int, ends: set[int], after: list[int], settings: Tex
         row.writes_turn = False
         row.tokens.append(after[0])
         row.forced = list(after[1:])
-        row.left = 0
+        row.left = 0 if row.forced else settings.answer
+        row.answer_from = len(row.tokens)
         return
     row.tokens.append(token)
     if token in ends:
@@ -224,14 +226,15 @@ def _read(reader: TreeReader, active: list[_Row], unread: list[list[int]], top: 
         features = reader.taken()
         counts = [len(part) for part in parts]
         flat = torch.cat([row[:count] for row, count in zip(logits, counts, strict=True)]).float()
-        best, ids = flat.topk(top)
+        best, ids = flat.topk(min(top, flat.shape[-1]))
         logs = (best - flat.logsumexp(-1, keepdim=True)).half()
         place = 0
         for number, (row, count) in enumerate(zip(active, counts, strict=True)):
             if count:
                 here = slice(place, place + count)
                 if row.left > 0 or row.forced:
-                    row.parts.append((ids[here].to(torch.int32), logs[here], features[number]))
+                    noted = features[number] if len(features[number]) else features[number].new_empty(count, 0)
+                    row.parts.append((ids[here].to(torch.int32), logs[here], noted))
                 last[number] = flat[place + count - 1]
                 place += count
     return torch.stack(last)
@@ -240,14 +243,17 @@ def _read(reader: TreeReader, active: list[_Row], unread: list[list[int]], top: 
 def _draw(logits: torch.Tensor, coins: np.ndarray, temperature: torch.Tensor) -> list[int]:
     """A token of each law softmax(logits / temperature), temperature (rows, 1)."""
     scaled = logits / temperature
-    best, ids = scaled.topk(64)
+    best, ids = scaled.topk(min(_TOP, scaled.shape[-1]))
     share = (best.double() - scaled.logsumexp(-1, keepdim=True).double()).exp().cumsum(-1)
     aims = torch.from_numpy(coins)[:, None]
     found = (share <= aims).sum(-1)
-    tokens = ids.gather(-1, found.clamp(max=63)[:, None])[:, 0]
-    for row in (found == 64).nonzero()[:, 0].tolist():
+    tokens = ids.gather(-1, found.clamp(max=ids.shape[-1] - 1)[:, None])[:, 0]
+    for row in (found == ids.shape[-1]).nonzero()[:, 0].tolist():
         rest = scaled[row].double().softmax(-1)
         rest[ids[row]] = 0
+        if not rest.any():  # the likeliest are all there are: their shares come to less than 1 by rounding
+            tokens[row] = ids[row, (share[row] < share[row, -1]).sum()]
+            continue
         coin = (aims[row] - share[row, -1]) / (1 - share[row, -1])
         tokens[row] = pick(rest, coin.clamp(0, 1 - 1e-9))[0]
     return tokens.tolist()

@@ -116,6 +116,8 @@ def _losses(
     device = batch.tokens.device.type
     with torch.autocast(device, torch.bfloat16, enabled=_has_bfloat16(device)):
         for logits, where in student.logits(batch, settings.unroll):
+            if not len(logits):
+                break  # no text of the batch is so long
             made = cells(logits, batch.ids[where], batch.probs[where])
             losses.append(_LOSSES[asked](made, settings.k).mean())
             overlaps.append(1 - float(total_variation(made).detach().mean()))
@@ -180,4 +182,5 @@ def _restore(
             optimiser.load_state_dict(saved)
         history += [Progress(**{**line, "overlap": tuple(line["overlap"])}) for line in state["history"]]
     except Exception as reason:
-        raise RecordFileError(f"{file} is no checkpoint of this training: {reason}") from reason
+        said = " ".join(str(reason).split()) or type(reason).__name__
+        raise RecordFileError(f"{file} is no checkpoint of this training: {said}") from reason

@@ -17,14 +17,16 @@ from ot_spec.errors import ModelError, OptionError, VocabularyError
 
 
 class Scores(NamedTuple):
-    """Logits (n, V') after n tokens, and where the drafter has something to propose (None: everywhere).
+    """Logits (n, m) after n tokens, and where the drafter has something to propose (None: everywhere).
 
     The draft law is softmax(logits / draft temperature), filtered; -inf for a token that is never drafted. A drafter
-    that counts gives the logarithms of its law.
+    that counts gives the logarithms of its law. ids (m,): the tokens that the logits are of, the same for all that a
+    session gives; None: 0, 1, ..
     """
 
     logits: torch.Tensor
     proposes: np.ndarray | None = None
+    ids: torch.Tensor | None = None
 
 
 def widened(logits: torch.Tensor, ids: torch.Tensor, vocab: int) -> torch.Tensor:
@@ -61,7 +63,8 @@ class DraftSession(Protocol):
 @runtime_checkable
 class Drafter(Protocol):
     """name: as it is shown and given on the command line. A drafter that reads the target's hidden states has `tap`,
-    numbers of layers, besides: `TreeReader.taken` hands it what leaves them."""
+    numbers of layers, besides: `TreeReader.taken` hands it what leaves them. One that reads no text longer than so many
+    tokens has `context`."""
 
     name: str
 
@@ -101,10 +104,10 @@ TRAINED = Path(__file__).parent / "smollm2"
 def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter | None, target: LanguageModel) -> Drafter:
     """A drafter for `target` by its name.
 
-    None: "trained" where that fits the target, else "exit:3". "trained", the drafter that comes with the project for
-    the default model; "none"; "exit:N", the target leaving its last N layers out; "lookup" or "lookup:N", what followed
-    the last N tokens where they stood before; a folder with a drafter or a model, a `LanguageModel` or a model of
-    transformers, of the target's tokenizer.
+    None: "trained" where that fits the target, else an early exit that leaves a tenth of the layers out. "trained", the
+    drafter that comes with the project for the default model; "none"; "exit:N", the target leaving its last N layers
+    out; "lookup" or "lookup:N", what followed the last N tokens where they stood before; a folder with a drafter or a
+    model, a `LanguageModel` or a model of transformers, of the target's tokenizer.
     """
     from gpu_decoder.drafters.early_exit import EarlyExitDrafter
     from gpu_decoder.drafters.feature import FeatureDrafter
@@ -116,7 +119,8 @@ def get_drafter(name: str | Path | LanguageModel | PreTrainedModel | Drafter | N
         try:
             return FeatureDrafter.load(TRAINED, target, "trained")
         except (VocabularyError, ModelError):
-            return EarlyExitDrafter(3)
+            layers = target.model.config.get_text_config().num_hidden_layers
+            return EarlyExitDrafter(max(1, round(layers / 10))) if layers > 1 else NoDrafter()
     if name == "trained":
         return FeatureDrafter.load(TRAINED, target, "trained")
     if isinstance(name, PreTrainedModel):

@@ -87,18 +87,18 @@ class _Pairs:
 
 
 class _FeatureSession:
-    """Of a long text only those pairs are read that the window reaches: positions matter by their differences
-    alone."""
+    """Of a long text only those pairs are read that the windows of all layers reach, one through the other: positions
+    matter by their differences alone."""
 
     def __init__(self, net: FeatureNet, target: TreeReader, rows: int):
         self._net, self._target, self._pairs = net, target, _Pairs(net, rows)
         self._states: list[torch.Tensor] = []  # of the tokens read in the tree, the root's first, by row
 
     def begin(self, texts: Sequence[Sequence[int]]) -> list[Scores]:
-        window = self._net.config.window
+        reach = self._net.config.layers * (self._net.config.window - 1) + 1
         tokens, states = [], []
         for text, found in zip(texts, self._target.taken(), strict=True):
-            states.append(found[-window:])
+            states.append(found[-reach:])
             tokens.append(list(text[len(text) - len(states[-1]) :]))
         fused = [self._net.fused(part) for part in states]
         made = self._pairs.read([Block.chain(part) for part in tokens], fused)
@@ -119,7 +119,7 @@ class _FeatureSession:
         return [self._scores(part) for part in made]
 
     def _scores(self, states: torch.Tensor) -> Scores:
-        return Scores(self._net.wide(self._net.logits(states)))
+        return Scores(self._net.logits(states), ids=self._net.vocabulary)
 
     def end(self) -> None:
         self._pairs.slots.drop()

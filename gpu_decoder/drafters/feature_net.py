@@ -128,7 +128,8 @@ class FeatureNet(nn.Module):
             )
         self._embedding = weight.detach()
         if self.head is None:
-            self._rows = target.model.get_output_embeddings().weight.detach()[self.vocabulary.to(weight.device)]
+            head = target.model.get_output_embeddings().weight.detach()
+            self._rows = head[self.vocabulary.to(head.device)].to(weight.device)
         return self.to(weight.device)
 
     @property
@@ -228,11 +229,17 @@ class FeatureNet(nn.Module):
             out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
         else:
             # of the drafter's own states, a pair sees one of each earlier step: on its own way, not on another's
-            own = [(_later(k, step - r, 2), _later(v, step - r, 2)) for r, (k, v) in enumerate(past[1:], start=2)]
+            own = [
+                (_later(k, step - r, 2), _later(v, step - r, 2))
+                for r, (k, v) in enumerate(past[1:], start=2)
+                if step - r < config.window
+            ]
             keys, values = past[0]
             scores = [(query @ keys.transpose(-1, -2)).masked_fill(~mask, -torch.inf)]
             scores += [(query * k).sum(-1, keepdim=True) for k, _ in own]
-            weights = (torch.cat(scores, dim=-1).float() * config.size**-0.5).softmax(-1).to(values.dtype)
+            both = torch.cat(scores, dim=-1)
+            precise = both.to(torch.promote_types(both.dtype, torch.float32))
+            weights = (precise * config.size**-0.5).softmax(-1).to(values.dtype)
             out = weights[..., : keys.shape[-2]] @ values
             for i, (_, v) in enumerate(own):
                 out = out + weights[..., keys.shape[-2] + i, None] * v
@@ -258,13 +265,15 @@ def load_feature_net(folder: Path, target: LanguageModel) -> FeatureNet:
         weights = load_file(folder / "model.safetensors")
         shape = {field.name: about[field.name] for field in fields(FeatureConfig)}
         config = FeatureConfig(**{**shape, "tap": tuple(shape["tap"])})
-        net = FeatureNet(config, weights.pop("vocabulary").long())
-        net.load_state_dict(weights, strict=False)
+        vocabulary = weights.pop("vocabulary")
+        _check_shape(config, vocabulary)
+        with torch.device("meta"):  # sizes are compared before memory is taken for them
+            net = FeatureNet(config, vocabulary.long())
+        net.load_state_dict(weights, strict=False, assign=True)
         missing = {name for name, _ in net.named_parameters()} ^ set(weights)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as reason:
-        raise ModelError(f"cannot load the drafter in {str(folder)!r}: {reason}") from reason
-    except Exception as reason:  # safetensors has errors of its own
-        raise ModelError(f"cannot load the drafter in {str(folder)!r}: {reason}") from reason
+    except Exception as reason:  # whatever a broken folder makes the libraries raise
+        said = " ".join(str(reason).split())
+        raise ModelError(f"cannot load the drafter in {str(folder)!r}: {said}") from reason
     if about.get("tokenizer") and target.tokenizer and about["tokenizer"] != fingerprint(target.tokenizer):
         raise VocabularyError(
             f"the drafter in {str(folder)!r} is for {about.get('target')!r}; {target.name!r} has another tokenizer"
@@ -273,6 +282,29 @@ def load_feature_net(folder: Path, target: LanguageModel) -> FeatureNet:
         raise ModelError(f"the drafter in {str(folder)!r} has other weights than its shape says: {min(missing)}")
     net = net.to(target.model.dtype).requires_grad_(False).eval()
     return net.attach(target)
+
+
+def _check_shape(config: FeatureConfig, vocabulary: torch.Tensor) -> None:
+    """Raise ValueError for a shape that is none, and for a vocabulary that does not fit it."""
+    for name, value in asdict(config).items():
+        if name in ("eps", "theta"):
+            if type(value) not in (int, float) or not 0 < value < float("inf"):
+                raise ValueError(f"{name} is {value!r}, not a positive number")
+        elif name == "head":
+            if type(value) is not bool:
+                raise ValueError(f"{name} is {value!r}, not true or false")
+        elif name == "tap":
+            if not value or not all(type(i) is int and i > 0 for i in value) or sorted({*value}) != [*value]:
+                raise ValueError(f"tap is {list(value)!r}, not layers in ascending order, 1 the first")
+        elif type(value) is not int or value < 1:
+            raise ValueError(f"{name} is {value!r}, not a positive integer")
+    if config.heads % config.groups or config.size % 2:
+        raise ValueError(f"{config.heads} heads of size {config.size} make no {config.groups} groups of even size")
+    ids = vocabulary.tolist()
+    if vocabulary.ndim != 1 or vocabulary.is_floating_point() or len(ids) != config.drafted:
+        raise ValueError(f"its vocabulary is no list of {config.drafted} ids")
+    if len({*ids}) < len(ids) or not 0 <= min(ids) <= max(ids) < config.vocab:
+        raise ValueError(f"its vocabulary is not of different ids 0 to {config.vocab - 1}")
 
 
 def is_feature_net(folder: Path) -> bool:

@@ -61,14 +61,16 @@ class _LookupSession:
     def _scores(self, row: int, ends: Sequence[tuple[int, ...]]) -> Scores:
         logits = torch.full((len(ends), self._vocab), -torch.inf, device=self._device)
         proposes = np.zeros(len(ends), dtype=bool)
+        entries: list[tuple[int, int, int]] = []
         for place, end in enumerate(ends):
             longer = (self._counts[row].get(end[start:]) for start in range(len(end)))
             counts = next((counts for counts in longer if counts), None)
             if counts is not None:
                 proposes[place] = True
-                logits[place, list(counts)] = torch.log(
-                    torch.tensor(list(counts.values()), device=self._device).float()
-                )
+                entries += [(place, token, count) for token, count in counts.items()]
+        if entries:
+            places, tokens, counted = torch.tensor(entries, device=self._device).T
+            logits[places, tokens] = torch.log(counted.float())
         return Scores(logits, proposes)
 
     def end(self) -> None: ...

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
-from gpu_decoder.drafters.drafter import DraftSession, Scores, widened
-from gpu_decoder.models import LanguageModel, check_one_tokenizer
+from gpu_decoder.drafters.drafter import DraftSession, Scores
+from gpu_decoder.models import LanguageModel, check_one_tokenizer, learned_positions
 from gpu_decoder.tree_slots import Block
-from gpu_decoder.verify import TreeReader
+from gpu_decoder.verify import TreeReader, check_instead
 from ot_spec.errors import ModelError
 
 VOCABULARY = "draft_vocabulary"
@@ -23,16 +23,20 @@ def draft_vocabulary(model: LanguageModel) -> torch.Tensor | None:
     ids = getattr(model.model.config, VOCABULARY, None)
     if ids is None:
         return None
-    found = torch.tensor(ids, dtype=torch.long, device=model.model.get_output_embeddings().weight.device)
-    if found.ndim != 1 or not len(found) or not 0 <= int(found.min()) <= int(found.max()) < model.vocab:
-        raise ModelError(f"the {VOCABULARY} of {model.name!r} should be a list of ids 0 to {model.vocab - 1}")
-    return found
+    listed = list(ids) if isinstance(ids, list | tuple) else []
+    if not listed or not all(type(i) is int and 0 <= i < model.vocab for i in listed) or len({*listed}) < len(listed):
+        raise ModelError(f"the {VOCABULARY} of {model.name!r} should be a list of different ids 0 to {model.vocab - 1}")
+    return torch.tensor(listed, device=_device_of_logits(model))
+
+
+def _device_of_logits(model: LanguageModel) -> torch.device:
+    return (model.model.get_output_embeddings() or model.model.get_input_embeddings()).weight.device
 
 
 def with_short_head(model: LanguageModel) -> LanguageModel:
     """The model with the rows of its head that it drafts with; all else is shared."""
     ids, head = draft_vocabulary(model), model.model.get_output_embeddings()
-    if ids is None:
+    if ids is None or type(head) is not torch.nn.Linear or head not in model.model._modules.values():
         return model
     short = torch.nn.Linear(head.in_features, len(ids), bias=head.bias is not None, device="meta")
     short.weight = torch.nn.Parameter(head.weight[ids], requires_grad=False)
@@ -40,6 +44,8 @@ def with_short_head(model: LanguageModel) -> LanguageModel:
         short.bias = torch.nn.Parameter(head.bias[ids], requires_grad=False)
     outer = copy.copy(model.model)
     outer._modules = {name: short if part is head else part for name, part in outer._modules.items()}
+    for name in ("forward", "_old_forward", "_hf_hook"):  # what places a model on devices is bound to the whole one
+        vars(outer).pop(name, None)
     return replace(model, model=outer)
 
 
@@ -53,17 +59,19 @@ class ModelDrafter:
     def __init__(self, model: LanguageModel):
         self.model = model
         self.name = model.name
+        self.context = learned_positions(model.model)
         self._ids, self._reads = draft_vocabulary(model), with_short_head(model)
 
     def start(self, target: TreeReader, rows: int) -> DraftSession:
         if self.model.tokenizer is not None and target.model.tokenizer is not None:
             check_one_tokenizer(target.model, self.model)
-        return _ModelSession(TreeReader(self._reads, rows), rows, self._ids, self.model.vocab)
+        check_instead(self._reads, self.model)
+        return _ModelSession(TreeReader(self._reads, rows), rows, self._ids, _device_of_logits(target.model))
 
 
 class _ModelSession:
-    def __init__(self, reader: TreeReader, rows: int, ids: torch.Tensor | None, vocab: int):
-        self._reader, self._ids, self._vocab = reader, ids, vocab
+    def __init__(self, reader: TreeReader, rows: int, ids: torch.Tensor | None, device: torch.device):
+        self._reader, self._ids, self._device = reader, ids, device
         self._width = reader.model.model.get_input_embeddings().weight.shape[0]
         self._trees: list[list[dict[int, int]]] = [[{}] for _ in range(rows)]  # by place + 1: token -> place
 
@@ -92,10 +100,11 @@ class _ModelSession:
                 tree[parent + 1][token] = len(tree) - 1
                 tree.append({})
         known = [Block(self._known(block.tokens), block.parents) for block in blocks]
-        return [Scores(self._wide(logits)) for logits in self._reader.read(known)]
+        ids = None if self._ids is None else self._ids.to(self._device)
+        return [Scores(self._drafted(logits).to(self._device), ids=ids) for logits in self._reader.read(known)]
 
-    def _wide(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits if self._ids is None else widened(logits, self._ids, self._vocab)
+    def _drafted(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits if self._ids is None or logits.shape[-1] == len(self._ids) else logits[:, self._ids]
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens if max(tokens, default=0) < self._width else [i if i < self._width else 0 for i in tokens]

@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--candidates", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=0.5, help="of each selection, at least two calls")
     parser.add_argument("--target", default=DEFAULT, help="folder of the model that decodes, or 'smollm2'")
-    parser.add_argument("--draft", default="exit:3")
+    parser.add_argument("--draft", default=None, help="as of ot-spec decode")
     parser.add_argument("--dtypes", default="float32,bfloat16", help="of the decodes, separated by commas")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)

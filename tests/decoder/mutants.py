@@ -92,7 +92,7 @@ def advanced_by_the_longest() -> Iterator[None]:
     def kept(self: TreeReader, paths: Sequence[Sequence[int]]) -> None:
         start, most = list(self.lengths), max(map(len, paths))
         keep(self, paths)
-        self.lengths = [length + most for length in start]
+        self._slots.lengths = [length + most for length in start]
 
     with patch.object(TreeReader, "keep", kept):
         yield

@@ -32,7 +32,7 @@ DRAFTERS: dict[str, Any] = {
     "model": ModelDrafter(SMALL),
     "exit": "exit:1",
     "lookup": LookupDrafter(1),
-    "feature": FeatureDrafter(feature_net(TARGET, (0, 1, 3, 4, 6, 7), seed=6), "feature"),
+    "feature": FeatureDrafter(feature_net(TARGET, (0, 1, 3, 4, 6, 7), seed=3), "feature"),
     "reduced": ModelDrafter(drafting(toy(4), (0, 1, 2, 4, 5, 7))),
 }
 SETTINGS: dict[str, dict[str, Any]] = {

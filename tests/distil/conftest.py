@@ -1,0 +1,3 @@
+"""The tiny models of the decoder's tests."""
+
+from tests.decoder.conftest import default_model, make_model, tiny  # noqa: F401
