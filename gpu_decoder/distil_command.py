@@ -72,7 +72,7 @@ def distil_command(
     machine, same number of threads); other settings are refused.
 
     --json prints {"drafter": string, "bytes": int, "evaluation": null or {"prompts": [string], "tokens": int,
-    "temperatures": {temperature: {"positions", "overlap", "overlap_error", "target_entropy", "rows", "selectors":
+    "temperatures": {temperature: {"positions", "overlap", "overlap_error", "target_entropy", "selectors":
     [{"k", "law", "selector", "draft_temperature", "edge", "rows", "acceptance", "standard_error", ..}]}}, "cost":
     {"target", "draft", "ratio"}}}: the mean of sum min(target, draft), acceptances at the best draft temperature of
     each selector, seconds of a call.

@@ -72,14 +72,14 @@ def _worth(found: Mapping[str, Any]) -> list[str]:
             "",
             f"Target temperature {heat}: mean sum min(t, d) = **{one['overlap']:.3f}** ± {one['overlap_error']:.3f} "
             f"over {one['positions']:,} positions at draft temperature 1; entropy of the target "
-            f"{one['target_entropy']:.2f} nats. On {one['rows']} positions, each at its best draft temperature:",
+            f"{one['target_entropy']:.2f} nats. Each selector at its best draft temperature:",
             "",
-            "| drafts | selector | k | acceptance | draft temperature |",
-            "|---|---|---|---|---|",
+            "| drafts | selector | k | acceptance | draft temperature | positions |",
+            "|---|---|---|---|---|---|",
         ]
         lines += [
             f"| {line['law'].replace('_', ' ')} | {line['selector']} | {line['k']} | {line['acceptance']:.3f} ± "
-            f"{line['standard_error']:.3f} | {line['draft_temperature']:g} |"
+            f"{line['standard_error']:.3f} | {line['draft_temperature']:g} | {line['rows']} |"
             for line in sorted(one["selectors"], key=lambda line: (line["k"], -line["acceptance"]))
         ]
     lines += ["", "Prompts: " + ", ".join(found["prompts"]) + "."]

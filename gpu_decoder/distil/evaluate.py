@@ -72,8 +72,10 @@ def evaluate(
             # positions of one prompt are not independent, prompts are
             "overlap_error": _error_of_ratio([part.sum() for part in by_prompt], [len(part) for part in by_prompt]),
             "target_entropy": float(read(whole).column("target_entropy").mean()),
-            "rows": rows,
-            "selectors": tuned(table).drop(columns=["source", "target_temperature"]).to_dict("records"),
+            # one candidate is drawn by the same law whatever it is called
+            "selectors": tuned(table[(table["k"] > 1) | (table["law"] == "iid")])
+            .drop(columns=["source", "target_temperature"])
+            .to_dict("records"),
         }
     found["cost"] = cost(target, drafter, prompts[0])
     return found

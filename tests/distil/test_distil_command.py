@@ -25,6 +25,8 @@ from gpu_decoder.distil.evaluate import DRAFT_TEMPERATURES, cost, evaluate
 from gpu_decoder.drafters import FeatureDrafter, ModelDrafter, get_drafter
 from gpu_decoder.models import load
 from gpu_decoder.prompt_file import Prompt
+from gpu_decoder.tree_slots import Block
+from gpu_decoder.verify import TreeReader
 from ot_spec import IID, WithoutReplacement, reheated
 from ot_spec.captured import read
 from ot_spec.errors import OptionError, PromptError, RecordFileError
@@ -69,7 +71,7 @@ def test_json_is_as_the_help_says(made, shape):
     assert worth["cost"].keys() == {"target", "draft", "ratio"} and min(worth["cost"].values()) > 0
     assert worth["cost"]["ratio"] == pytest.approx(worth["cost"]["draft"] / worth["cost"]["target"])
     for one in worth["temperatures"].values():
-        assert {"positions", "overlap", "overlap_error", "target_entropy", "rows", "selectors"} == one.keys()
+        assert {"positions", "overlap", "overlap_error", "target_entropy", "selectors"} == one.keys()
         assert 0 < one["overlap"] < 1 and one["positions"] <= 3 * worth["tokens"]
         lines = {(line["law"], line["selector"], line["k"]): line for line in one["selectors"]}
         assert len(lines) == len(one["selectors"]) and {k for *_, k in lines} == {1, 2, 4, 8}
@@ -276,7 +278,7 @@ REFUSED: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=lambda value: " ".join(value) if value else "")
+@pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=[" ".join(options) for options, _ in REFUSED])
 def test_what_cannot_be_is_one_sentence(tmp_path, tiny, prompts, capsys, options, sentence):
     status, said = run("--out", tmp_path / "out", "--target", tiny, "--prompts", prompts, *SMALL, *options)
     shown = capsys.readouterr().err
@@ -342,7 +344,7 @@ def test_the_numbers_are_those_of_the_laws(judged, heat):
     mean = np.mean([value for _, value in overlaps])
     assert one["overlap"] == pytest.approx(mean, abs=1e-6)
     residuals = [sum(value - mean for name, value in overlaps if name == prompt) for prompt in found["prompts"]]
-    error = np.sqrt(4 / 3 * np.square(residuals).sum()) / len(rows)
+    error = np.sqrt(4 / 3 * np.square(np.array(residuals)).sum()) / len(rows)
     assert one["overlap_error"] == pytest.approx(error, rel=1e-4)
     entropy = np.mean([-(t[t > 0] * np.log(t[t > 0])).sum() for _, t, _ in rows])
     assert one["target_entropy"] == pytest.approx(entropy, rel=1e-5)
@@ -392,20 +394,28 @@ def test_an_interrupted_evaluation_goes_on(made, tiny, tmp_path, shape):
     assert found == whole
 
 
-def test_the_cost_is_of_one_token_at_batch_1(made, tiny):
+def test_the_cost_is_of_one_token_at_batch_1_after_one_text(made, tiny, monkeypatch):
     target = load(tiny, "float32")
-    calls: list[int] = []
+    drafts: list[int] = []
+    targets: list[tuple[int, int]] = []
     drafter = get_drafter(made["feature"][0] / "drafter", target)
     assert isinstance(drafter, FeatureDrafter)
-    read_pairs = drafter.net.read
+    read_pairs, read_tree = drafter.net.read, TreeReader.read
 
-    def counted(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
-        calls.append(tokens.numel())
+    def drafted(tokens: torch.Tensor, *rest: Any) -> torch.Tensor:
+        drafts.append(tokens.numel())
         return read_pairs(tokens, *rest)
 
-    drafter.net.read = counted
+    def verified(self: TreeReader, blocks: list[Block], **options: Any) -> list[torch.Tensor]:
+        found = read_tree(self, blocks, **options)
+        targets.append((sum(len(block.tokens) for block in blocks), self._slots.cache.end))
+        return found
+
+    monkeypatch.setattr(drafter.net, "read", drafted)
+    monkeypatch.setattr(TreeReader, "read", verified)
     found = cost(target, drafter, Prompt("1", ("w1 w2",)), rounds=8)
-    assert calls[1:] == [1] * 8
+    assert drafts[1:] == [1] * 8
+    assert targets[-8:] == [(1, targets[-1][1])] * 8  # and nothing of the call before is read over
     assert found["ratio"] == pytest.approx(found["draft"] / found["target"])
 
 

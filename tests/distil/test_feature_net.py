@@ -20,6 +20,7 @@ from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
 from ot_spec.errors import ModelError, OptionError, OtSpecError, VocabularyError
 from tests.decoder.toys import feature_net, toy
+from tests.distil.toys import wide
 
 VOCAB, KNOWN = 11, (0, 2, 3, 5, 6, 9)
 TARGET = toy(3, VOCAB, layers=3)
@@ -74,10 +75,10 @@ class Drafting:
         self.session = FeatureDrafter(net, "net").start(self.reader, len(texts))
 
     def begin(self) -> list[torch.Tensor]:
-        return [scores.logits for scores in self.session.begin(self.texts)]
+        return [wide(scores, VOCAB) for scores in self.session.begin(self.texts)]
 
     def extend(self, blocks: Sequence[Block]) -> list[torch.Tensor]:
-        return [scores.logits for scores in self.session.extend(blocks)]
+        return [wide(scores, VOCAB) for scores in self.session.extend(blocks)]
 
     def accept(self, blocks: Sequence[Block], paths: Sequence[Sequence[int]], then: Sequence[int]) -> None:
         """The target reads each text's last token with the tree after it, keeps a path of it and adds a token."""

@@ -21,6 +21,7 @@ from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
 from ot_spec.errors import ModelError
 from tests.decoder.toys import drafting, random_model, toy
+from tests.distil.toys import wide
 
 KNOWN = [2, 5, 6, 7, 11, 12, 30]
 PROMPTS = ["w1 w2", "w3", "w4 w5 w6"]
@@ -68,8 +69,8 @@ def test_sessions_score_as_with_the_full_head(dtype):
 
     def scores(drafter: ModelDrafter) -> torch.Tensor:
         session = drafter.start(target, 2)
-        begun = [one.logits for one in session.begin(texts)]
-        return torch.cat([*begun, *(one.logits for one in session.extend([block, Block([30], [-1])]))])
+        begun = [wide(one, 32) for one in session.begin(texts)]
+        return torch.cat([*begun, *(wide(one, 32) for one in session.extend([block, Block([30], [-1])]))])
 
     whole = scores(ModelDrafter(model))
     found = scores(ModelDrafter(drafting(model, KNOWN)))

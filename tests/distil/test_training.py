@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gpu_decoder.distil import train as train_module
-from gpu_decoder.distil.corpus import Corpus
+from gpu_decoder.distil.corpus import Batch, Corpus, Piece
 from gpu_decoder.distil.losses import cells, kl, optimal_loss, total_variation
 from gpu_decoder.distil.students import Student
 from gpu_decoder.distil.train import LOSSES, Progress, TrainSettings, rate_at, train
@@ -177,6 +177,28 @@ def test_every_setting_decides(tmp_path, corpus, changed):
     again, _ = trained("feature", corpus, SHORT, tmp_path / "b")
     other, _ = trained("feature", corpus, replace(SHORT, **changed), tmp_path / "c")
     assert same(whole, again) and not same(whole, other)
+
+
+def test_the_batches_of_each_epoch_are_read_in_order(tmp_path, monkeypatch, corpus):
+    """Over three epochs, and where a killed training goes on in the midst of one."""
+    read: list[list[Piece]] = []
+    batch = Corpus.batch
+
+    def noted(self: Corpus, pieces: list[Piece], places: torch.Tensor) -> Batch:
+        read.append(pieces)
+        return batch(self, pieces, places)
+
+    def die(progress: Progress) -> None:
+        if progress.step == 11 and len(read) == 11:
+            raise Killed
+
+    monkeypatch.setattr(Corpus, "batch", noted)
+    settings = replace(SHORT, steps=20)
+    with pytest.raises(Killed):
+        trained("feature", corpus, settings, tmp_path, on_progress=die, save_every=0)
+    trained("feature", corpus, settings, tmp_path, on_progress=die, save_every=0)
+    epochs = [corpus.batches(settings.seed, epoch, settings.tokens) for epoch in range(3)]
+    assert len(epochs[0]) < 11 and read == [one for epoch in epochs for one in epoch][:20]
 
 
 def test_losses_part_after_the_warm_up(tmp_path, corpus):

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from gpu_decoder.distil.corpus import Batch, Corpus
 from gpu_decoder.distil.students import FeatureStudent, LlamaStudent, Student
+from gpu_decoder.drafters import Scores, widened
 from gpu_decoder.models import LanguageModel, layers_numbered, leaving
 
 
@@ -79,6 +80,11 @@ def student_of(shape: str, target: LanguageModel, vocabulary: Sequence[int], tap
     if shape == "feature":
         return FeatureStudent(target, vocabulary, tap)
     return LlamaStudent(target, vocabulary, 32, 1)
+
+
+def wide(scores: Scores, vocab: int) -> torch.Tensor:
+    """Logits (n, V) of scores, -inf for tokens that they are not of."""
+    return scores.logits if scores.ids is None else widened(scores.logits, scores.ids, vocab)
 
 
 def whole_batch(corpus: Corpus, places: torch.Tensor) -> Batch:
