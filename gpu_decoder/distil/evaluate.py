@@ -73,7 +73,7 @@ def evaluate(
             "overlap_error": _error_of_ratio([part.sum() for part in by_prompt], [len(part) for part in by_prompt]),
             "target_entropy": float(read(whole).column("target_entropy").mean()),
             # one candidate is drawn by the same law whatever it is called
-            "selectors": tuned(table[(table["k"] > 1) | (table["law"] == "iid")])
+            "selectors": tuned(table.query("k > 1 or law == 'iid'"))
             .drop(columns=["source", "target_temperature"])
             .to_dict("records"),
         }

@@ -11,7 +11,7 @@ import transformers as hf
 
 from gpu_decoder import Decoder
 from gpu_decoder.models import LanguageModel, as_language_model, early_exit
-from gpu_decoder.tree_slots import Block
+from gpu_decoder.tree_slots import Block, TreeSlots
 from gpu_decoder.verify import TreeReader, _attention_of, check_tree_attention
 from ot_spec.errors import ModelError, PromptError
 
@@ -199,7 +199,7 @@ def test_a_window_that_goes_by_the_place_in_the_cache_is_refused():
 
 def test_attention_that_sees_the_wrong_tokens_is_refused(monkeypatch):
     """The check is told apart from what it checks: masks and positions are wrong in turn."""
-    right = TreeReader._laid_out
+    right = TreeSlots.laid_out
     breaks = {
         "a sibling is seen": lambda mask, positions, tokens: mask.__ior__(True),
         "the text is not seen": lambda mask, positions, tokens: mask[:, :, :2].__iand__(False),
@@ -207,14 +207,14 @@ def test_attention_that_sees_the_wrong_tokens_is_refused(monkeypatch):
     }
     for change in breaks.values():
 
-        def laid_out(self: TreeReader, *args: Any, change: Any = change) -> Any:
+        def laid_out(self: TreeSlots, *args: Any, change: Any = change) -> Any:
             found = right(self, *args)
             change(*found)
             return found
 
         target = made(*DECODED["Llama"])
         with monkeypatch.context() as patch:
-            patch.setattr(TreeReader, "_laid_out", laid_out)
+            patch.setattr(TreeSlots, "laid_out", laid_out)
             with pytest.raises(ModelError, match="reads a token in a tree otherwise than in a text"):
                 check_tree_attention(target)
         check_tree_attention(target)

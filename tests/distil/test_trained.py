@@ -51,7 +51,9 @@ def test_it_meets_the_target_on_prompts_of_the_project(target, tmp_path):
         overlaps[draft] = read(tmp_path / str(draft)).column("overlap").mean()
     assert overlaps[None] > 0.35
     assert overlaps[None] > overlaps["exit:3"]
-    drafted = get_drafter(None, target).net.config.drafted
+    drafter = get_drafter(None, target)
+    assert isinstance(drafter, FeatureDrafter)
+    drafted = drafter.net.config.drafted
     for batch in read(tmp_path / "None").batches():
         assert ((batch.draft > 0).sum(axis=-1) <= drafted).all()
 
@@ -60,4 +62,5 @@ def test_greedy_text_is_the_targets_own(target):
     prompts = ["Name three rivers.", "What is a prime number?"]
     drafted, plain = (Decoder(target, name).generate(prompts, 24, temperature=0.0) for name in (None, "none"))
     assert [out.tokens for out in drafted] == [out.tokens for out in plain]
-    assert Summary.of([out.tally for out in drafted]).block_efficiency > 1.3
+    made = Summary.of([out.tally for out in drafted])
+    assert made.tokens > 1.3 * made.target_calls
