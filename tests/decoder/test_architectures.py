@@ -215,7 +215,7 @@ def test_attention_that_sees_the_wrong_tokens_is_refused(monkeypatch):
         target = made(*DECODED["Llama"])
         with monkeypatch.context() as patch:
             patch.setattr(TreeSlots, "laid_out", laid_out)
-            with pytest.raises(ModelError, match="reads a token in a tree otherwise than in a text|are NaN"):
+            with pytest.raises(ModelError, match=r"reads a token in a tree otherwise than in a text|are NaN"):
                 check_tree_attention(target)
         check_tree_attention(target)
 
