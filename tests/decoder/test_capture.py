@@ -494,7 +494,7 @@ def test_the_default_pair(tmp_path, default_model):
     program = "from ot_spec.cli import main; main()"
     command = [sys.executable, "-W", "error", "-c", program, "capture", "--out", str(tmp_path), "--json"]
     done = subprocess.run(
-        [*command, "--tokens", "6", "--limit", "2"],
+        [*command, "--draft", "exit:3", "--tokens", "6", "--limit", "2"],
         env=environment,
         capture_output=True,
         text=True,

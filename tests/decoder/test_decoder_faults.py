@@ -413,7 +413,7 @@ def padded_vocabularies(case: dict) -> None:
 
 
 def unpadded(widened: Any) -> Any:
-    return lambda laws, vocab: laws
+    return lambda laws, ids, vocab: laws
 
 
 def sharded(logits: torch.Tensor) -> np.ndarray:
