@@ -266,11 +266,11 @@ class _Pair:
         self, target_logits: torch.Tensor, draft_logits: torch.Tensor, position: int
     ) -> tuple[np.ndarray, np.ndarray]:
         vocab = self.target.vocab
+        if self._known is not None:
+            draft_logits = widened(draft_logits[None, self._known], self._known, len(draft_logits))[0]
         if len(draft_logits) > vocab:  # the embedding's padding is no token
             draft_logits = draft_logits.clone()
             draft_logits[vocab:] = -torch.inf
-        if self._known is not None:
-            draft_logits = widened(draft_logits[None, self._known], self._known, vocab)[0]
         laws = []
         for name, logits, made in zip(("target", "draft"), (target_logits, draft_logits), self._laws, strict=True):
             try:

@@ -96,3 +96,11 @@ def test_captured_draft_laws_are_those_of_the_session(tmp_path, tiny, folder, po
             assert set(np.flatnonzero(batch.draft[place])) <= set(KNOWN)
             count += 1
     assert count > 8
+
+
+def test_tokens_that_the_target_has_not_are_in_no_captured_law(tmp_path, make_model):
+    """A draft vocabulary with an id past the target's V."""
+    draft = make_model(vocab=40, seed=1, change=lambda model: setattr(model.config, "draft_vocabulary", [3, 5, 35]))
+    capture(["w1 w2"], tmp_path, target=make_model(vocab=32), draft=draft, tokens=3)
+    for batch in read(tmp_path).batches():
+        assert {int(i) for i in batch.draft.nonzero()[1]} == {3, 5}
