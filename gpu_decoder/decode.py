@@ -143,9 +143,9 @@ class Decoder:
         end a row with the token that completes one. until(row, ids): whether a text ends with its last token, asked
         after each token. ends: ids that end a text, by default the model's; not before min_new_tokens. chat: put texts
         into the chat template, by default where there is one. seed: >= 0; a row's tokens depend on its prompt, its
-        seed and nothing else in the batch. keys: a row's own in place of the seed, integers of
-        0 to 2^128 - 1. stream(row, tokens): called as
-        tokens are committed. on_progress(new tokens, rows done): after each step. clock: adds up where the time goes.
+        seed and nothing else in the batch. keys: a row's own in place of the seed, integers of 0 to 2^128 - 1.
+        stream(row, tokens): called as tokens are committed. on_progress(new tokens, rows done): after each step. clock:
+        adds up where the time goes.
         """
         rows, wanted = self._begun(prompts, locals())
         clock = clock or Clock()

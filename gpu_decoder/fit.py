@@ -171,12 +171,12 @@ def _worth_it(pair: Pair) -> bool:
     return min(pair.ratio, pair.block_efficiency - pair.error) >= _WORTH_IT
 
 
-def _offered(model: LanguageModel) -> list[str]:
+def _offered(model: LanguageModel) -> list[str | Drafter]:
     """The default, early exits that leave a tenth, a quarter and a half of the layers out, and prompt lookup."""
     layers = model.model.config.get_text_config().num_hidden_layers
     depths = dict.fromkeys(max(1, round(layers * share)) for share in (0.1, 0.25, 0.5))
-    default = get_drafter(None, model).name
-    return [*([default] if default != "none" else []), *(f"exit:{depth}" for depth in depths), "lookup"]
+    default = get_drafter(None, model)
+    return [*([default] if default.name != "none" else []), *(f"exit:{depth}" for depth in depths), "lookup"]
 
 
 def _steps(

@@ -75,7 +75,7 @@ def audit_command(
     subject = _found(rule, "rule")
     if isinstance(subject, type):
         subject = subject()
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("audit", total=None)
         report = audit(
             subject,
@@ -160,7 +160,7 @@ def _write(report: Any, out: Path) -> None:
         (out / name).write_text(text, encoding="utf-8")
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

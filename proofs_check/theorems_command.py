@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ot_spec.cli import CheckFailed, console, emit_json
+from ot_spec.cli import CheckFailed, emit_json
 from ot_spec.errors import OptionError
+from proofs_check.command import progress_bar
 from proofs_check.theorems.ledger import Outcome, run, theorems, title
 from proofs_check.theorems.theorem import NOTATION
 from solvers.gap.screen import output
+from solvers.gap.study import write
 
 __all__ = ["theorems_command"]
 
@@ -46,7 +47,7 @@ def theorems_command(
         raise OptionError(f"seed must be at least 0, got {seed}")
     names = only or ()
     outcomes: list[Outcome] = []
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("theorems", total=len(theorems(names)))
         for outcome in run(names, full=full, seed=seed, falsify=full):
             outcomes.append(outcome)
@@ -116,18 +117,4 @@ def _write(rows: list[dict[str, Any]], out: Path) -> None:
     texts = {"theorems.json": json.dumps({"theorems": rows}, indent=1, ensure_ascii=False) + "\n"}
     texts["theorems.md"] = "\n".join(lines)
     for name, text in texts.items():
-        unfinished = out / f"{name}.unfinished"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(out / name)
-
-
-def _progress() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+        write(out / name, lambda file, text=text: file.write_text(text, encoding="utf-8"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from gpu_decoder.distil.train import Progress
@@ -26,7 +27,8 @@ def card(
     tap = ", ".join(map(str, settings["tap"] or ()))
     loss = {"kl": "KL", "tv": "total variation", "alpha": f"1 - α*_{training['k']}"}[training["loss"]]
     warm = "" if training["loss"] == "kl" else f", after KL for the first {100 * training['warm']:g} % of the steps"
-    minutes = sum(b.seconds - a.seconds if b.seconds > a.seconds else b.seconds for a, b in _pairs(history)) / 60
+    clock = pairwise([0.0, *(progress.seconds for progress in history)])  # it starts anew where a run goes on
+    minutes = sum(now - before if now > before else now for before, now in clock) / 60
     lines = [
         f"# A drafter for {settings['target']}",
         "",
@@ -51,11 +53,6 @@ def card(
     if found:
         lines += _worth(found)
     return "\n".join(lines) + "\n"
-
-
-def _pairs(history: Sequence[Progress]) -> list[tuple[Progress, Progress]]:
-    start = Progress(0, 0, 0.0, (), 0.0)
-    return list(zip([start, *history[:-1]], history, strict=True))
 
 
 def _worth(found: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,7 @@ from gpu_decoder.distil.evaluate import evaluate
 from gpu_decoder.distil.students import FeatureStudent, LlamaStudent, Student
 from gpu_decoder.distil.text import TextSettings, plan, write_shard
 from gpu_decoder.distil.train import LOSSES, Progress, TrainSettings, train
+from gpu_decoder.distil.whole import write_json
 from gpu_decoder.drafters import get_drafter
 from gpu_decoder.models import DEFAULT, LanguageModel, fingerprint, load
 from gpu_decoder.prompt_file import Prompt, as_prompts
@@ -135,11 +136,12 @@ def distil(
         with FileLock(out / ".lock", timeout=0):
             _settle(out / "settings.json", settings)
             files = _write_text(model, text, learned, out / "text", tell)
-            folder, history = _train(model, recipe, tap, files, out, tell)
+            corpus = Corpus(files)
+            folder, history = _train(model, recipe, tap, corpus, out, tell)
             found = _evaluation(model, folder, judged, out, recipe.text.seed, tell) if judged else {}
             drafted = min(recipe.vocabulary, model.vocab)
             about = {**settings, "vocabulary": drafted, "environment": environment(model), "command": command}
-            (folder / "README.md").write_text(card(about, found, history, learned, Corpus(files).tokens()))
+            (folder / "README.md").write_text(card(about, found, history, learned, corpus.tokens()))
             return found
     except Timeout:
         raise RecordFileError(f"another process makes a drafter in {out}") from None
@@ -161,9 +163,7 @@ def _settle(file: Path, settings: dict[str, Any]) -> None:
         except (ValueError, AttributeError) as reason:
             raise RecordFileError(f"{file} holds no settings") from reason
         return
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(settings, indent=1) + "\n")
-    unfinished.rename(file)
+    write_json(file, settings)
 
 
 def _flat(settings: dict[str, Any]) -> dict[str, Any]:
@@ -195,9 +195,8 @@ def _write_text(
 
 
 def _train(
-    model: LanguageModel, recipe: Recipe, tap: tuple[int, ...] | None, files: list[Path], out: Path, tell: Tell
+    model: LanguageModel, recipe: Recipe, tap: tuple[int, ...] | None, corpus: Corpus, out: Path, tell: Tell
 ) -> tuple[Path, list[Progress]]:
-    corpus = Corpus(files)
     vocabulary = draft_vocabulary(corpus.masses(model.vocab), min(recipe.vocabulary, model.vocab), sorted(model.stops))
     places = torch.full((model.vocab,), -1)
     places[vocabulary] = torch.arange(len(vocabulary))
@@ -235,7 +234,5 @@ def _evaluation(
         tell(what, done, of, "")
 
     found = evaluate(model, get_drafter(folder, model), prompts, out, seed=seed, on_progress=told)
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps({"judged": judged, **found}, indent=1) + "\n")
-    unfinished.rename(file)
+    write_json(file, {"judged": judged, **found})
     return found

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from gpu_decoder.distil.whole import write_whole
 from gpu_decoder.models import LanguageModel, encode_prompt
 from gpu_decoder.prompt_file import Prompt
 from gpu_decoder.tree_slots import Block
@@ -148,19 +149,15 @@ def write_shard(
     first = np.cumsum([0, *(sum(len(ids) for ids, _, _ in row.parts) for row in rows)])
     ids, logs, features = (torch.cat([part[i] for row in rows for part in row.parts]) for i in range(3))
     read = [row.tokens[row.begin : row.begin + int(n)] for row, n in zip(rows, np.diff(first), strict=True)]
-    unfinished = file.with_suffix(".unfinished")
-    save_file(
-        {
-            "tokens": torch.tensor([token for tokens in read for token in tokens], dtype=torch.int32),
-            "first": torch.from_numpy(first),
-            "answer": torch.tensor([row.answer_from - row.begin for row in rows]),
-            "ids": ids,
-            "logs": logs,
-            "features": features,
-        },
-        unfinished,
-    )
-    unfinished.rename(file)
+    made = {
+        "tokens": torch.tensor([token for tokens in read for token in tokens], dtype=torch.int32),
+        "first": torch.from_numpy(first),
+        "answer": torch.tensor([row.answer_from - row.begin for row in rows]),
+        "ids": ids,
+        "logs": logs,
+        "features": features,
+    }
+    write_whole(file, lambda unfinished: save_file(made, unfinished))
 
 
 def _written(

@@ -14,6 +14,7 @@ import torch
 from gpu_decoder.distil.corpus import Batch, Corpus, Piece
 from gpu_decoder.distil.losses import Cells, cells, kl, optimal_loss, total_variation
 from gpu_decoder.distil.students import Student
+from gpu_decoder.distil.whole import write_whole
 from ot_spec.errors import RecordFileError
 
 _CHECKPOINT = "checkpoint.pt"
@@ -162,14 +163,12 @@ def _moved(batch: Batch, device: torch.device) -> Batch:
 def _save(
     file: Path, net: torch.nn.Module, optimisers: Sequence[torch.optim.Optimizer], history: Sequence[Progress]
 ) -> None:
-    unfinished = file.with_suffix(".unfinished")
     state: dict[str, Any] = {
         "net": net.state_dict(),
         "optimisers": [optimiser.state_dict() for optimiser in optimisers],
         "history": [vars(progress) for progress in history],
     }
-    torch.save(state, unfinished)
-    unfinished.rename(file)
+    write_whole(file, lambda unfinished: torch.save(state, unfinished))
 
 
 def _restore(

@@ -66,17 +66,30 @@ class ModelDrafter:
         if self.model.tokenizer is not None and target.model.tokenizer is not None:
             check_one_tokenizer(target.model, self.model)
         check_instead(self._reads, self.model)
-        return _ModelSession(
-            TreeReader(self._reads, rows), rows, self._ids, target.model.vocab, _device_of_logits(target.model)
-        )
+        ids, columns = self._ids, None
+        if ids is not None:
+            known = ids < target.model.vocab
+            if self._reads is self.model:
+                columns = ids[known]
+            elif not bool(known.all()):
+                columns = known.nonzero()[:, 0]
+            ids = ids[known]
+        return _ModelSession(TreeReader(self._reads, rows), rows, ids, columns, _device_of_logits(target.model))
 
 
 class _ModelSession:
-    def __init__(self, reader: TreeReader, rows: int, ids: torch.Tensor | None, vocab: int, device: torch.device):
-        self._reader, self._ids, self._device = reader, ids, device
-        self._known_ids: torch.Tensor | None = None  # places of the ids that the target has, where it lacks some
-        if ids is not None and bool((ids >= vocab).any()):
-            self._known_ids = (ids < vocab).nonzero()[:, 0]
+    """ids: the tokens drafted, None: all; columns: where they stand among the logits read, None: as they come."""
+
+    def __init__(
+        self,
+        reader: TreeReader,
+        rows: int,
+        ids: torch.Tensor | None,
+        columns: torch.Tensor | None,
+        device: torch.device,
+    ):
+        self._reader, self._columns, self._device = reader, columns, device
+        self._ids = None if ids is None else ids.to(device)
         self._width = reader.model.model.get_input_embeddings().weight.shape[0]
         self._trees: list[list[dict[int, int]]] = [[{}] for _ in range(rows)]  # by place + 1: token -> place
 
@@ -105,16 +118,10 @@ class _ModelSession:
                 tree[parent + 1][token] = len(tree) - 1
                 tree.append({})
         known = [Block(self._known(block.tokens), block.parents) for block in blocks]
-        ids = None if self._ids is None else self._ids.to(self._device)
-        if ids is not None and self._known_ids is not None:
-            ids = ids[self._known_ids.to(self._device)]
-        return [Scores(self._drafted(logits).to(self._device), ids=ids) for logits in self._reader.read(known)]
+        return [Scores(self._drafted(logits).to(self._device), ids=self._ids) for logits in self._reader.read(known)]
 
     def _drafted(self, logits: torch.Tensor) -> torch.Tensor:
-        if self._ids is None:
-            return logits
-        short = logits if logits.shape[-1] == len(self._ids) else logits[:, self._ids]
-        return short if self._known_ids is None else short[:, self._known_ids]
+        return logits if self._columns is None else logits[:, self._columns]
 
     def _known(self, tokens: Sequence[int]) -> Sequence[int]:
         return tokens if max(tokens, default=0) < self._width else [i if i < self._width else 0 for i in tokens]

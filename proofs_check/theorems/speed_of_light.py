@@ -336,16 +336,25 @@ def mixture_value(laws: list[list[Fraction]], size: int) -> Fraction:
     return sum(values, ZERO) / len(values)
 
 
-@quick
-@given(st.lists(st.integers(1, 20), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 10**6))
-def simple_falsifier(weights: list[int], size: int, large: int) -> None:
+node_laws_and_sizes = given(
+    st.lists(st.integers(1, 20), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 10**6)
+)
+
+
+def bounded(weights: list[int], size: int, large: int, bound: Callable[[Any, int], float]) -> None:
     """Random node laws with everything enumerated, and trees of up to a million nodes."""
     laws = [[Fraction(w, w + 1), Fraction(1, w + 1)] for w in weights]
     both = [moments(law) for law in laws]
     mixed = Moments(sum(m.first for m in both) / 2, sum(m.second for m in both) / 2)
-    assert float(mixture_value(laws, size)) <= bounds(mixed, size).simple + 1e-12
+    assert float(mixture_value(laws, size)) <= bound(mixed, size) + 1e-12
     for law, own in zip(laws, both, strict=True):
-        assert optimal_value([float(t) for t in law], large) <= bounds(own, large).simple + 1e-9
+        assert optimal_value([float(t) for t in law], large) <= bound(own, large) + 1e-9
+
+
+@quick
+@node_laws_and_sizes
+def simple_falsifier(weights: list[int], size: int, large: int) -> None:
+    bounded(weights, size, large, lambda of, size: bounds(of, size).simple)
 
 
 def summed_by_parts() -> None:
@@ -398,15 +407,9 @@ def sharper_bound(full: bool) -> Verdict:
 
 
 @quick
-@given(st.lists(st.integers(1, 20), min_size=2, max_size=2), st.integers(1, 4), st.integers(1, 10**6))
+@node_laws_and_sizes
 def sharper_falsifier(weights: list[int], size: int, large: int) -> None:
-    """Random node laws with everything enumerated, and trees of up to a million nodes."""
-    laws = [[Fraction(w, w + 1), Fraction(1, w + 1)] for w in weights]
-    both = [moments(law) for law in laws]
-    mixed = Moments(sum(m.first for m in both) / 2, sum(m.second for m in both) / 2)
-    assert float(mixture_value(laws, size)) <= bounds(mixed, size).sharper + 1e-12
-    for law, own in zip(laws, both, strict=True):
-        assert optimal_value([float(t) for t in law], large) <= bounds(own, large).sharper + 1e-9
+    bounded(weights, size, large, lambda of, size: bounds(of, size).sharper)
 
 
 def published_follows(constant: Callable[[Any], Any] = lambda ratio: ratio + 1) -> None:

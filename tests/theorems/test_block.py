@@ -9,6 +9,7 @@ import sympy as sp
 from proofs_check.theorems import block as paper
 from proofs_check.theorems.theorem import Refuted
 from solvers.sequence import Block, SpecTr
+from tests.theorems import mutants
 
 
 def no_rescue(excess, rate):
@@ -44,12 +45,7 @@ class TokenResidual(Block):
             yield test._replace(weights=over)
 
 
-class Timid(Block):
-    """Halves every rate but the root's."""
-
-    def tests(self, tree, target_laws, draft_laws):
-        for test in super().tests(tree, target_laws, draft_laws):
-            yield test._replace(rate=test.rate / 2 if test.row else test.rate)
+class Timid(mutants.Timid, Block): ...
 
 
 @pytest.mark.parametrize(

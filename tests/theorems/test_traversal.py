@@ -8,6 +8,7 @@ from proofs_check.theorems import traversal as paper
 from proofs_check.theorems.instances import models
 from proofs_check.theorems.theorem import Refuted
 from solvers.sequence import SpecTr, Traversal
+from tests.theorems import mutants
 
 
 class OwnDraftLaw(Traversal):
@@ -19,12 +20,7 @@ class OwnDraftLaw(Traversal):
         here.draft = draft
 
 
-class Timid(Traversal):
-    """Halves every rate but the root's."""
-
-    def tests(self, tree, target_laws, draft_laws):
-        for test in super().tests(tree, target_laws, draft_laws):
-            yield test._replace(rate=test.rate / 2 if test.row else test.rate)
+class Timid(mutants.Timid, Traversal): ...
 
 
 @pytest.mark.parametrize(
