@@ -40,7 +40,15 @@ def distil_command(
         str,
         typer.Option(metavar="|".join(SHAPES), help="A net over the target's hidden states, or a small causal model."),
     ] = "feature",
-    vocabulary: Annotated[int, typer.Option(help="Tokens that can be drafted, the likeliest ones.")] = 8_192,
+    vocabulary: Annotated[int, typer.Option(help="Tokens that can be drafted, the likeliest ones.")] = 16_384,
+    full: Annotated[int, typer.Option(help="Tokens whose rows of a net's head have the whole width.")] = 4_096,
+    rank: Annotated[
+        int | None,
+        typer.Option(
+            help="Entries of the other rows; 0: all rows are whole. Default: a quarter of the width.",
+            show_default=False,
+        ),
+    ] = None,
     layers: Annotated[int, typer.Option(help="Of the drafter.")] = 1,
     width: Annotated[int, typer.Option(help="Of a causal model; a net has the target's.")] = 256,
     loss: Annotated[
@@ -54,6 +62,9 @@ def distil_command(
     warm: Annotated[float, typer.Option(help="Share of the steps with kl before tv or alpha.")] = 0.6,
     conversations: Annotated[int, typer.Option(help="That the target writes by itself.")] = 4_000,
     answers: Annotated[int, typer.Option(help="To each of the prompts.")] = 2,
+    begun: Annotated[
+        int, typer.Option(help="Conversations of which each of the prompts gives the first tokens, cut at random.")
+    ] = 8,
     steps: Annotated[int, typer.Option(help="Of training.")] = 1_200,
     batch_tokens: Annotated[int, typer.Option(help="Tokens of a step.")] = 4_096,
     unroll: Annotated[int, typer.Option(help="Steps that the drafter goes on by itself in training.")] = 2,
@@ -80,10 +91,12 @@ def distil_command(
     recipe = Recipe(
         shape=shape,
         vocabulary=vocabulary,
+        full=full,
+        rank=rank,
         layers=layers,
         width=width,
         hold_out=hold_out,
-        text=TextSettings(seed=seed, conversations=conversations, answers=answers),
+        text=TextSettings(seed=seed, conversations=conversations, answers=answers, begun=begun),
         train=TrainSettings(seed=seed, loss=loss, k=k, warm=warm, steps=steps, tokens=batch_tokens, unroll=unroll),
     )
     with Progress(

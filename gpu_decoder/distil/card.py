@@ -40,8 +40,9 @@ def card(
         "",
         f"- Text: {tokens:,} tokens that the target wrote: {text['conversations']:,} conversations of its own, user's "
         f"turn and answer (turns at temperature {text['turn_temperature']:g}, answers at "
-        f"{' and '.join(f'{t:g}' for t in text['temperatures'])}), and {text['answers'] if learned else 0} answers to "
-        f"each of {len(learned)} given prompts. Seed {text['seed']}.",
+        f"{' and '.join(f'{t:g}' for t in text['temperatures'])}), {text['answers'] if learned else 0} answers to "
+        f"each of {len(learned)} given prompts, and {text['begun'] if learned else 0} conversations that begin as each "
+        f"of them does. Seed {text['seed']}.",
         f"- Training: {training['steps']:,} steps of about {training['tokens']:,} tokens, loss {loss}{warm}, unrolled "
         f"{training['unroll']} steps; {minutes:.0f} minutes on {machine['gpu'] or 'a CPU'} with {machine['threads']} "
         f"threads. Seed {training['seed']}.",

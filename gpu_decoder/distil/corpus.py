@@ -98,7 +98,6 @@ class Corpus:
 
 
 def draft_vocabulary(masses: np.ndarray, size: int, always: Sequence[int]) -> list[int]:
-    """The `size` tokens of largest mass, `always` among them, in ascending order."""
+    """The `size` tokens of largest mass, the largest first, after those of `always`."""
     ranked = np.argsort(-masses, kind="stable")
-    chosen = list(dict.fromkeys([*always, *ranked.tolist()]))[:size]
-    return sorted(int(token) for token in chosen)
+    return list(dict.fromkeys([*always, *ranked.tolist()]))[:size]

@@ -43,12 +43,15 @@ SHAPES = ("feature", "llama")
 @dataclass(frozen=True)
 class Recipe:
     """What is made. shape: "feature" (a net over the target's hidden states) or "llama" (a small causal model);
-    vocabulary: tokens it can draft; layers; width: of a llama (a feature net has the target's); tap: layers of the
-    target that a feature net reads, by default after a third, two thirds and all of them. hold_out: this many of the
-    given prompts are left out of the text, for the evaluation."""
+    vocabulary: tokens it can draft; full, rank: where a net can draft more than `full`, the rows of its head for the
+    others have `rank` entries (None: a quarter of the width, 0: all have the whole width); layers; width: of a llama
+    (a feature net has the target's); tap: layers of the target that a feature net reads, by default after a third, two
+    thirds and all of them. hold_out: this many of the given prompts are left out of the text, for the evaluation."""
 
     shape: str = "feature"
-    vocabulary: int = 8_192
+    vocabulary: int = 16_384
+    full: int = 4_096
+    rank: int | None = None
     layers: int = 1
     width: int = 256
     tap: tuple[int, ...] | None = None
@@ -62,7 +65,8 @@ class Recipe:
         if self.train.loss not in LOSSES:
             raise OptionError(f"loss must be one of {', '.join(LOSSES)}, got {self.train.loss!r}")
         counts = {
-            "vocabulary": (self.vocabulary, 2), "layers": (self.layers, 1), "width": (self.width, 32),
+            "vocabulary": (self.vocabulary, 2), "full": (self.full, 1), "rank": (self.rank or 0, 0),
+            "layers": (self.layers, 1), "width": (self.width, 32), "begun": (self.text.begun, 0),
             "hold_out": (self.hold_out, 0), "conversations": (self.text.conversations, 0),
             "answers": (self.text.answers, 0), "answer": (self.text.answer, 1), "turn": (self.text.turn, 1),
             "steps": (self.train.steps, 1), "k": (self.train.k, 1), "unroll": (self.train.unroll, 1),
@@ -113,7 +117,7 @@ def distil(
     both = {turn for prompt in learned for turn in prompt.turns} & {turn for prompt in judged for turn in prompt.turns}
     if both:
         raise OptionError(f"the prompt {min(both)[:60]!r} would be learned from and judged by")
-    if not recipe.text.conversations and not (learned and recipe.text.answers):
+    if not recipe.text.conversations and not (learned and recipe.text.answers + recipe.text.begun):
         raise OptionError("there is nothing to learn from: no conversations of the target's own and no prompts")
 
     model = target if isinstance(target, LanguageModel) else load(target, dtype or "bfloat16", device)
@@ -203,7 +207,8 @@ def _train(
     torch.manual_seed(recipe.train.seed)
     student: Student
     if recipe.shape == "feature":
-        student = FeatureStudent(model, vocabulary, tap or (), layers=recipe.layers)
+        rows = _rows_of_head(model, recipe, len(vocabulary))
+        student = FeatureStudent(model, vocabulary, tap or (), layers=recipe.layers, **rows)
     else:
         student = LlamaStudent(model, vocabulary, recipe.width, recipe.layers)
 
@@ -218,6 +223,12 @@ def _train(
         student.save(unfinished)
         unfinished.rename(folder)
     return folder, history
+
+
+def _rows_of_head(model: LanguageModel, recipe: Recipe, drafted: int) -> dict[str, int]:
+    width = model.model.get_input_embeddings().weight.shape[1]
+    rank = width // 4 if recipe.rank is None else recipe.rank
+    return {"full": recipe.full, "rank": rank} if rank and drafted > recipe.full else {}
 
 
 def _evaluation(

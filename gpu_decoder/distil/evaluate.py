@@ -34,13 +34,15 @@ def evaluate(
     temperatures: Sequence[float] = (1.0, 0.6),
     k: Sequence[int] = (1, 2, 4, 8),
     tokens: int = 24,
-    rows: int = 24,
+    rows: int = 96,
+    dear_rows: int = 4,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> dict[str, Any]:
     """The drafter's laws along the target's own text on `prompts`, up to `tokens` positions each, at each target
     temperature: mean sum min(t, d) at draft temperature 1 over all positions, and on `rows` of them, evenly spread, the
-    acceptance of each selector and of the optimum at the draft temperature of `DRAFT_TEMPERATURES` that suits it best.
+    acceptance of each selector and of the optimum at the draft temperature of `DRAFT_TEMPERATURES` that suits it best;
+    for drafts without replacement, which take seconds a row, on `dear_rows`.
 
     The laws are kept in `folder`, the tokens that are never drafted as one: no rule tells them apart. An interrupted
     evaluation goes on where it was.
@@ -62,20 +64,27 @@ def evaluate(
             np.concatenate([batch.overlap for batch in batches])
             for _, batches in groupby(laws.batches(), lambda batch: batch.prompt_id)
         ]
-        table = gap_study(
-            captured=[short], k=list(k), draft_temperatures=DRAFT_TEMPERATURES, limit=rows, bound=False, seed=seed,
-            callback=lambda done, of, heat=heat: on_progress(f"selectors at temperature {heat:g}", done, of),
-        )  # fmt: skip
+        lines = []
+        for names, counts, limit in (
+            (["iid", "top_then_sample"], k, rows),
+            # one candidate is drawn by the same law whatever it is called
+            (["without_replacement"], [count for count in k if count > 1], dear_rows),
+        ):
+            what = f"{' and '.join(name.replace('_', ' ') for name in names)} drafts at temperature {heat:g}"
+            table = gap_study(
+                captured=[short], draft_laws=names, k=list(counts), draft_temperatures=DRAFT_TEMPERATURES, limit=limit,
+                dear_rows=limit, bound=False, seed=seed,
+                callback=lambda done, of, what=what: on_progress(what, done, of),
+            )  # fmt: skip
+            best = tuned(table.query("k > 1 or law == 'iid'")).drop(columns=["source", "target_temperature"])
+            lines += best.dropna(axis=1, how="all").to_dict("records")  # nothing is compared with the other study
         found["temperatures"][f"{heat:g}"] = {
             "positions": laws.rows,
             "overlap": float(laws.column("overlap").mean()),
             # positions of one prompt are not independent, prompts are
             "overlap_error": _error_of_ratio([part.sum() for part in by_prompt], [len(part) for part in by_prompt]),
             "target_entropy": float(read(whole).column("target_entropy").mean()),
-            # one candidate is drawn by the same law whatever it is called
-            "selectors": tuned(table.query("k > 1 or law == 'iid'"))
-            .drop(columns=["source", "target_temperature"])
-            .to_dict("records"),
+            "selectors": lines,
         }
     found["cost"] = cost(target, drafter, prompts[0])
     return found

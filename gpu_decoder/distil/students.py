@@ -22,9 +22,13 @@ class Student(Protocol):
     @property
     def net(self) -> nn.Module: ...
 
-    def logits(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """For each step of drafting by itself, 1 the first: logits (N, drafted) and the places (B, C) of the tokens
-        whose next one they are for."""
+    def states(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """For each step of drafting by itself, 1 the first: states (N, width) and the places (B, C) of the tokens whose
+        next one they tell."""
+        ...
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        """Logits (N, drafted)."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -39,11 +43,14 @@ class FeatureStudent:
         self.net: FeatureNet = new_net(target, vocabulary, tap, **shape)
         self._about = {"target": target.name, "tokenizer": fingerprint(target.tokenizer)}
 
-    def logits(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def states(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for step, states in enumerate(self.net.unrolled(batch.tokens, batch.features, steps), start=1):
             where = batch.counts.clone()
             where[:, :step] = False
-            yield self.net.logits(states[where[:, 1:]]), where
+            yield states[where[:, 1:]], where
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        return self.net.logits(states)
 
     def save(self, folder: Path) -> None:
         self.net.save(folder, **self._about)
@@ -85,11 +92,13 @@ class LlamaStudent:
             self.net.get_input_embeddings().weight[:, : start.shape[1]] = 0.02 * start / start.std()
         self.net.to(weight.device)
 
-    def logits(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def states(self, batch: Batch, steps: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """One step: the model goes on by itself as it reads."""
         states = self.net.model(input_ids=batch.tokens, attention_mask=batch.counts).last_hidden_state
-        rows = self.net.lm_head.weight[self._vocabulary.to(states.device)]
-        yield torch.nn.functional.linear(states[batch.counts], rows), batch.counts
+        yield states[batch.counts], batch.counts
+
+    def head(self, states: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(states, self.net.lm_head.weight[self._vocabulary.to(states.device)])
 
     def save(self, folder: Path) -> None:
         self.net.to(torch.bfloat16).save_pretrained(folder)

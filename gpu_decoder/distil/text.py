@@ -1,8 +1,8 @@
 """Text that the target writes for its own drafter, with what training needs at every token of it.
 
 The target opens a user's turn in its chat template and writes the turn itself, ends it, and answers. Prompts of a
-file may join: these it only answers. The work is cut into shards of conversations; a shard depends on its own number
-and the settings alone, and is written whole or not at all.
+file may join: these it answers, and of their first tokens it makes further prompts of their kind. The work is cut into
+shards of conversations; a shard depends on its own number and the settings alone, and is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ot_spec.arrays import pick
 from ot_spec.errors import OptionError
 
 SLOTS = 36_000  # tokens of one shard's cache, padding included: bounds the memory
+BEGUN = 160  # most tokens of a given prompt that the target makes another of
 CHUNK = 2_048  # tokens of all rows read in one pass of an opening: bounds the logits
 
 _TOP = 64  # likeliest tokens that a drawn one is sought among first
@@ -35,16 +36,17 @@ class TextSettings:
     """What decides the text.
 
     conversations: how many the target writes by itself. answers: how many answers it gives to each prompt of the
-    file. temperatures: of the answers, taken in turn, shard by shard; turn_temperature: of what it writes as the
-    user. turn, answer: most tokens of a user's turn and of an answer. lead: most tokens of a given prompt that are kept
-    before its answer. rows: conversations of a shard. top:
-    tokens of each law that are kept, the rest's mass being what they leave. tap: layers whose outputs are kept (none:
-    the drafter reads no features).
+    file. begun: how many conversations it writes of which each prompt gives the first tokens, up to BEGUN; none without
+    a chat template. temperatures: of the answers, taken in turn, shard by shard; turn_temperature: of what it writes as
+    the user. turn, answer: most tokens of a user's turn and of an answer. lead: most tokens of a given prompt that are
+    kept before its answer. rows: conversations of a shard. top: tokens of each law that are kept, the rest's mass being
+    what they leave. tap: layers whose outputs are kept (none: the drafter reads no features).
     """
 
     seed: int = 0
     conversations: int = 4_000
     answers: int = 2
+    begun: int = 8
     temperatures: tuple[float, ...] = (1.0, 0.6)
     turn_temperature: float = 0.8
     turn: int = 96
@@ -102,26 +104,35 @@ def plan(model: LanguageModel, settings: TextSettings, prompts: Sequence[Prompt]
         heat = settings.temperatures[len(shards) % len(settings.temperatures)]
         shards.append(Shard(len(shards), tuple(openings), writes_turn, heat))
 
-    before, after = around_turn(model)
-    most = len(before) + settings.turn + len(after) + settings.answer
-    rows = max(1, min(settings.rows, SLOTS // most))
-    for start in range(0, settings.conversations, rows):
-        add([tuple(before)] * min(rows, settings.conversations - start), bool(after))
-    # prompts of one length together, so that little is padded
-    ids = sorted((tuple(encode_prompt(model, prompt.turns[0])) for prompt in prompts), key=lambda i: (len(i), i))
-    for _ in range(settings.answers):
+    def add_all(openings: list[tuple[int, ...]], writes_turn: bool, written: int) -> None:
+        """Shards of these openings, those of one length together, so that little is padded."""
         group: list[tuple[int, ...]] = []
-        for opening in ids:
+        for opening in sorted(openings, key=lambda i: (len(i), i)):
             if group and (
-                (len(group) + 1) * (len(opening) + settings.answer) > SLOTS
+                (len(group) + 1) * (len(opening) + written) > SLOTS
                 or len(group) == settings.rows
                 or len(opening) > 1.5 * len(group[0]) + 32
             ):
-                add(group, False)
+                add(group, writes_turn)
                 group = []
             group.append(opening)
         if group:
-            add(group, False)
+            add(group, writes_turn)
+
+    before, after = around_turn(model)
+    written = settings.turn + len(after) + settings.answer
+    rows = max(1, min(settings.rows, SLOTS // (len(before) + written)))
+    for start in range(0, settings.conversations, rows):
+        add([tuple(before)] * min(rows, settings.conversations - start), bool(after))
+    ids = [tuple(encode_prompt(model, prompt.turns[0])) for prompt in prompts]
+    for _ in range(settings.answers):
+        add_all(ids, False, settings.answer)
+    turns = [i[len(before) : -len(after)] for i in ids if after and len(i) > len(before) + len(after) + 1]
+    for number in range(settings.begun):
+        generator = np.random.default_rng([settings.seed, number])
+        cuts = generator.random(len(turns))
+        begun = [turn[: 1 + int(cut * min(BEGUN, len(turn) - 1))] for turn, cut in zip(turns, cuts, strict=True)]
+        add_all([(*before, *part) for part in begun], True, written)
     return shards
 
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gpu_decoder.distil.whole import write_whole
 from ot_spec.errors import RecordFileError
 
 _CHECKPOINT = "checkpoint.pt"
+_LOGITS = 2**22  # made at a time: what is larger comes as fresh pages each time, which took half of a step
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def train(
     threads, the weights are the same however often the training was killed: a checkpoint, written every `save_every`
     seconds, is all of its state.
     """
-    device = next(student.net.parameters()).device
+    device, drafted = next(student.net.parameters()).device, int((places >= 0).sum())
     optimisers = _optimisers(student.net, settings)
     history: list[Progress] = []
     checkpoint = folder / _CHECKPOINT
@@ -90,17 +92,14 @@ def train(
         for optimiser in optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = group["peak"] * rate_at(step, settings.steps)
-        losses, overlaps = _losses(student, batch, settings, step)
-        loss = sum(settings.decay**i * one for i, one in enumerate(losses))
-        assert isinstance(loss, torch.Tensor)
         student.net.zero_grad(set_to_none=True)
-        loss.backward()
+        loss, overlaps = _backward(student, batch, settings, step, drafted)
         torch.nn.utils.clip_grad_norm_(student.net.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()
         step += 1
         now = time.monotonic()
-        history.append(Progress(step, settings.steps, float(loss.detach()), tuple(overlaps), now - started))
+        history.append(Progress(step, settings.steps, loss, tuple(overlaps), now - started))
         if step == settings.steps or now - saved > save_every:
             _save(checkpoint, student.net, optimisers, history)
             saved = now
@@ -109,20 +108,34 @@ def train(
     return history
 
 
-def _losses(
-    student: Student, batch: Batch, settings: TrainSettings, step: int
-) -> tuple[list[torch.Tensor], list[float]]:
-    losses, overlaps = [], []
-    asked = settings.loss if step >= settings.warm * settings.steps else "kl"
+def _backward(
+    student: Student, batch: Batch, settings: TrainSettings, step: int, drafted: int
+) -> tuple[float, list[float]]:
+    """The loss of a batch, its gradients left in the net; sum min(t, d) at each step of its own."""
+    asked = _LOSSES[settings.loss if step >= settings.warm * settings.steps else "kl"]
     device = batch.tokens.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=_has_bfloat16(device)):
-        for logits, where in student.logits(batch, settings.unroll):
-            if not len(logits):
-                break  # no text of the batch is so long
-            made = cells(logits, batch.ids[where], batch.probs[where])
-            losses.append(_LOSSES[asked](made, settings.k).mean())
-            overlaps.append(1 - float(total_variation(made).detach().mean()))
-    return losses, overlaps
+    narrow = torch.autocast(device, torch.bfloat16, enabled=_has_bfloat16(device))
+    with narrow:
+        # no text of the batch may be long enough for all steps
+        made = list(takewhile(lambda found: len(found[0]), student.states(batch, settings.unroll)))
+    total, overlaps, gradients = torch.zeros(()), [], []
+    for number, (states, where) in enumerate(made):
+        ids, probs, missed = batch.ids[where], batch.probs[where], torch.zeros(())
+        parts, size = [], max(1, _LOGITS // drafted)
+        for start in range(0, len(states), size):
+            here = slice(start, start + size)
+            part = states[here].detach().requires_grad_()
+            with narrow:
+                here_cells = cells(student.head(part), ids[here], probs[here])
+                loss = settings.decay**number * asked(here_cells, settings.k).sum() / len(states)
+            loss.backward()
+            parts.append(part.grad)
+            total = total.to(loss) + loss.detach()
+            missed = missed.to(loss) + total_variation(here_cells).detach().sum()
+        gradients.append(torch.cat(parts))
+        overlaps.append(1 - float(missed) / len(states))
+    torch.autograd.backward([states for states, _ in made], gradients)
+    return float(total), overlaps
 
 
 _LOSSES: dict[str, Callable[[Cells, int], torch.Tensor]] = {

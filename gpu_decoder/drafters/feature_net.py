@@ -31,7 +31,8 @@ KIND = "feature_drafter"
 class FeatureConfig:
     """Shape of a net. width: of the target's hidden states; tap: the layers they come from, 1 the first; vocab: the
     target's V; drafted: tokens of the draft vocabulary; window: pairs that a pair sees, itself included; head: whether
-    the net has output rows of its own (else the target's)."""
+    the net has output rows of its own (else the target's); rank: where it is not 0, only the first `full` tokens have
+    rows of the whole width, the others' have `rank` entries, by a map that they share."""
 
     width: int
     tap: tuple[int, ...]
@@ -46,6 +47,13 @@ class FeatureConfig:
     eps: float = 1e-5
     theta: float = 10_000.0
     head: bool = True
+    full: int = 0
+    rank: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Tokens with a row of the whole width."""
+        return self.full if self.rank else self.drafted
 
 
 def _even(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -107,7 +115,11 @@ class FeatureNet(nn.Module):
         self.join = nn.Linear(2 * width, width, bias=False)
         self.layers = nn.ModuleList(_Layer(config) for _ in range(config.layers))
         self.norm = _Norm(config)
-        self.head = nn.Linear(width, config.drafted, bias=False) if config.head else None
+        self.head = nn.Linear(width, config.rows, bias=False) if config.head else None
+        self.tail = None
+        if config.rank:
+            down = nn.Linear(width, config.rank, bias=False)
+            self.tail = nn.Sequential(down, nn.Linear(config.rank, config.drafted - config.rows, bias=False))
         self.register_buffer("vocabulary", vocabulary)
         self._embedding = torch.empty(0)
         self._rows = torch.empty(0)
@@ -129,12 +141,12 @@ class FeatureNet(nn.Module):
         self._embedding = weight.detach()
         if self.head is None:
             head = target.model.get_output_embeddings().weight.detach()
-            self._rows = head[self.vocabulary.to(head.device)].to(weight.device)
+            self._rows = head[self.vocabulary[: self.config.rows].to(head.device)].to(weight.device)
         return self.to(weight.device)
 
     @property
     def rows(self) -> torch.Tensor:
-        """The head (drafted, width)."""
+        """The rows of the whole width."""
         return self._rows if self.head is None else self.head.weight
 
     # ---- what it computes
@@ -151,7 +163,9 @@ class FeatureNet(nn.Module):
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """(..., width) -> (..., drafted)."""
-        return F.linear(self.norm(states), self.rows)
+        y = self.norm(states)
+        made = F.linear(y, self.rows)
+        return made if self.tail is None else torch.cat((made, self.tail(y)), dim=-1)
 
     def wide(self, logits: torch.Tensor) -> torch.Tensor:
         """(n, drafted) -> (n, V), -inf outside the draft vocabulary."""
@@ -263,6 +277,7 @@ def load_feature_net(folder: Path, target: LanguageModel) -> FeatureNet:
     try:
         about = json.loads((folder / "config.json").read_text())
         weights = load_file(folder / "model.safetensors")
+        about = {"full": 0, "rank": 0, **about}  # a net made before there were two kinds of rows
         shape = {field.name: about[field.name] for field in fields(FeatureConfig)}
         config = FeatureConfig(**{**shape, "tap": tuple(shape["tap"])})
         vocabulary = weights.pop("vocabulary")
@@ -296,8 +311,15 @@ def _check_shape(config: FeatureConfig, vocabulary: torch.Tensor) -> None:
         elif name == "tap":
             if not value or not all(type(i) is int and i > 0 for i in value) or sorted({*value}) != [*value]:
                 raise ValueError(f"tap is {list(value)!r}, not layers in ascending order, 1 the first")
+        elif name in ("full", "rank"):
+            if type(value) is not int or value < 0:
+                raise ValueError(f"{name} is {value!r}, not an integer from 0")
         elif type(value) is not int or value < 1:
             raise ValueError(f"{name} is {value!r}, not a positive integer")
+    if config.rank and not 0 < config.full < config.drafted:
+        raise ValueError(
+            f"full is {config.full} of {config.drafted} tokens: no others are left for rows of {config.rank}"
+        )
     if config.heads % config.groups or config.size % 2:
         raise ValueError(f"{config.heads} heads of size {config.size} make no {config.groups} groups of even size")
     ids = vocabulary.tolist()
@@ -325,7 +347,8 @@ def _later(x: torch.Tensor, by: int, dim: int = 1) -> torch.Tensor:
 
 
 def new_net(target: LanguageModel, vocabulary: Sequence[int], tap: Sequence[int], **shape: Any) -> FeatureNet:
-    """A net for a target, before training: matrices normal with deviation 0.02, the head the target's rows."""
+    """A net for a target, before training: matrices normal with deviation 0.02, the head the target's rows, those of
+    fewer entries as near to them as they can be."""
     config = target.model.config.get_text_config()
     shape = {
         "heads": config.num_attention_heads,
@@ -343,8 +366,14 @@ def new_net(target: LanguageModel, vocabulary: Sequence[int], tap: Sequence[int]
         for part in net.modules():
             if isinstance(part, nn.Linear):
                 part.weight.normal_(0, 0.02)
+        rows = target.model.get_output_embeddings().weight[net.vocabulary].float()
         if net.head is not None:
-            net.head.weight.copy_(target.model.get_output_embeddings().weight[net.vocabulary])
+            net.head.weight.copy_(rows[: net.config.rows])
+        if net.tail is not None:
+            left, sizes, right = torch.linalg.svd(rows[net.config.rows :], full_matrices=False)
+            down, up = net.tail.parameters()
+            up.zero_()
+            down[: len(right)], up[:, : len(sizes)] = right[: net.config.rank], (left * sizes)[:, : net.config.rank]
         norm = getattr(target.model.get_decoder(), "norm", None)
         if norm is not None and norm.weight.shape == net.norm.weight.shape:
             net.norm.weight.copy_(norm.weight)

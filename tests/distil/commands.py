@@ -16,11 +16,12 @@ from ot_spec.cli import main
 
 PROMPTS = [f"w{i} w{(5 * i + 2) % 21}" for i in range(7)]
 SMALL = [
-    "--conversations", "4", "--answers", "2", "--steps", "5", "--batch-tokens", "128", "--vocabulary", "20",
-    "--width", "32", "--hold-out", "3", "--seed", "5",
+    "--conversations", "4", "--answers", "2", "--begun", "1", "--steps", "5", "--batch-tokens", "128",
+    "--vocabulary", "20", "--full", "12", "--rank", "3", "--width", "32", "--hold-out", "3", "--seed", "5",
 ]  # fmt: skip
 RECIPE = Recipe(
-    vocabulary=20, width=32, hold_out=3, text=TextSettings(seed=5, conversations=4, answers=2),
+    vocabulary=20, full=12, rank=3, width=32, hold_out=3,
+    text=TextSettings(seed=5, conversations=4, answers=2, begun=1),
     train=TrainSettings(seed=5, steps=5, tokens=128),
 )  # fmt: skip
 

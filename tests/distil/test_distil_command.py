@@ -106,7 +106,7 @@ def test_the_text_is_of_the_target_in_bfloat16_and_holds_no_prompt_held_out(made
             assert shard.get_tensor("features").dtype == torch.bfloat16
             tokens, first = shard.get_tensor("tokens").tolist(), shard.get_tensor("first").tolist()
             texts += [tokenizer.decode(tokens[a:b]) for a, b in itertools.pairwise(first)]
-    assert len(texts) == 4 + 2 * 4
+    assert len(texts) == 4 + 2 * 4 + 4
     for prompt in PROMPTS:
         expected = 0 if prompt in held else 2
         assert sum(text.startswith(f"<s> user {prompt} </s> <s> assistant") for text in texts) >= expected
@@ -121,7 +121,7 @@ def test_the_card_says_what_was_done(made, tiny, prompts):
     for words in (
         f"# A drafter for {tiny}", "after layers 1, 3, 4", "1 deep", "drafts 20 of the target's tokens",
         f"Text: {tokens:,} tokens", "4 conversations of its own", "turns at temperature 0.8",
-        "answers at 1 and 0.6", "2 answers to each of 4 given prompts. Seed 5.",
+        "answers at 1 and 0.6", "2 answers to each of 4 given prompts, and 1 conversations that begin as each of them",
         "5 steps of about 128 tokens, loss KL,", "unrolled 2 steps", f"on a CPU with {torch.get_num_threads()} threads",
         f"Last loss {history[-1]['loss']:.3f}; sum min(t, d) on the last batch {history[-1]['overlap'][0]:.3f}, ",
         "On 3 prompts that are in no training text, up to 24 positions",
@@ -261,6 +261,9 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--hold-out", "8"], "8 prompts cannot be held out of 7"),
     (["--conversations", "-1"], "conversations must be at least 0, got -1"),
     (["--answers", "-1"], "answers must be at least 0, got -1"),
+    (["--begun", "-1"], "begun must be at least 0, got -1"),
+    (["--full", "0"], "full must be at least 1, got 0"),
+    (["--rank", "-1"], "rank must be at least 0, got -1"),
     (["--steps", "0"], "steps must be at least 1, got 0"),
     (["--k", "0"], "k must be at least 1, got 0"),
     (["--unroll", "0"], "unroll must be at least 1, got 0"),
@@ -273,7 +276,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--target", "no/such/model"], "no model in 'no/such/model'"),
     (["--evaluation", "no-such-file.txt"], "cannot read prompts from no-such-file.txt"),
     (["--prompts", "no-such-file.txt"], "cannot read prompts from no-such-file.txt"),
-    (["--conversations", "0", "--answers", "0"], "there is nothing to learn from"),
+    (["--conversations", "0", "--answers", "0", "--begun", "0"], "there is nothing to learn from"),
     (["--conversations", "0", "--hold-out", "7"], "there is nothing to learn from"),
     (["--steps", "many"], "'--steps'"),
 ]
@@ -323,7 +326,8 @@ def judged(request, tmp_path_factory, tiny, made) -> tuple[Path, dict[str, Any]]
     drafter = get_drafter(made[request.param][0] / "drafter", target)
     folder = tmp_path_factory.mktemp("judged")
     prompts = [Prompt(str(i), (f"w{i} w3",)) for i in range(4)]
-    found = evaluate(target, drafter, prompts, folder, k=(1, 3), tokens=6, rows=1000, seed=4, temperatures=(1.0, 0.6))
+    options: dict[str, Any] = {"k": (1, 3), "tokens": 6, "seed": 4, "temperatures": (1.0, 0.6)}
+    found = evaluate(target, drafter, prompts, folder, rows=1000, dear_rows=1000, **options)
     return folder, found
 
 
@@ -372,6 +376,15 @@ def test_the_numbers_are_those_of_the_laws(judged, heat):
         assert means[line["draft_temperature"]] == pytest.approx(max(means.values()), abs=1e-5)
 
 
+def test_drafts_without_replacement_are_judged_on_rows_of_their_own(made, tiny, tmp_path):
+    target = load(tiny, "float32")
+    drafter = get_drafter(made["feature"][0] / "drafter", target)
+    options: dict[str, Any] = {"k": (1, 2), "tokens": 4, "temperatures": (1.0,)}
+    found = evaluate(target, drafter, [Prompt(i, (f"w{i}",)) for i in "34"], tmp_path, rows=5, dear_rows=2, **options)
+    rows = {(line["law"], line["rows"]) for line in found["temperatures"]["1"]["selectors"]}
+    assert rows == {("iid", 5), ("top_then_sample", 5), ("without_replacement", 2)}
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_interrupted_evaluation_goes_on(made, tiny, tmp_path, shape):
     class Killed(BaseException):
@@ -382,7 +395,7 @@ def test_an_interrupted_evaluation_goes_on(made, tiny, tmp_path, shape):
     drafter = get_drafter(made[shape][0] / "drafter", target)
     options: dict[str, Any] = {"k": (2,), "tokens": 4, "rows": 5, "temperatures": (1.0,)}
     whole = evaluate(target, drafter, prompts, tmp_path / "whole", **options)
-    for what in ("capturing", "selectors"):
+    for what in ("capturing", "iid and top then sample drafts", "without replacement drafts"):
 
         def die(doing: str, done: int, of: int, what: str = what) -> None:
             if doing.startswith(what) and done >= 1:

@@ -22,7 +22,7 @@ from ot_spec.errors import ModelError, OptionError, OtSpecError, VocabularyError
 from tests.decoder.toys import feature_net, toy
 from tests.distil.toys import wide
 
-VOCAB, KNOWN = 11, (0, 2, 3, 5, 6, 9)
+VOCAB, KNOWN = 11, (9, 2, 0, 5, 6, 3)
 TARGET = toy(3, VOCAB, layers=3)
 SHAPES = [(1, 384), (2, 384), (1, 4), (2, 4), (3, 3)]
 CLOSE: Any = {"rtol": 1e-9, "atol": 1e-10}
@@ -283,13 +283,45 @@ def test_tokens_outside_the_vocabulary_have_law_0():
     net = net_of()
     for found in (after(net, text_of(5)), after(net, text_of(5), [1, 4])):
         law = found.softmax(-1)
-        assert [i for i in range(VOCAB) if law[i] > 0] == list(KNOWN)
+        assert [i for i in range(VOCAB) if law[i] > 0] == sorted(KNOWN)
 
 
 def test_a_net_without_a_head_has_rows_of_the_targets():
     net = net_of(head=False)
     assert not any("head" in name for name, _ in net.named_parameters())
     torch.testing.assert_close(net.rows, TARGET.model.lm_head.weight[list(KNOWN)])
+
+
+def test_rows_of_fewer_entries():
+    """The first tokens have whole rows, the others rows by a shared map; trained as drafted, stored and loaded."""
+    net, text = net_of(full=2, rank=3), text_of(9)
+    assert net.tail is not None and net.rows.shape == (2, 16)
+    states = torch.randn(5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    down, up = net.tail.parameters()
+    y = net.norm(states)
+    expected = torch.cat((y @ net.rows.T, y @ down.T @ up.T), -1)
+    torch.testing.assert_close(net.logits(states), expected, **CLOSE)
+    torch.testing.assert_close(net.wide(expected)[:, list(KNOWN)], expected, rtol=0, atol=0)
+    first, second = unrolled(net, text, 2)
+    torch.testing.assert_close(after(net, text), first[-1], **CLOSE)
+    torch.testing.assert_close(after(net, text[:-1], text[-1:]), second[-1], **CLOSE)
+    net = net_of(full=2, rank=3, head=False)
+    torch.testing.assert_close(net.rows, TARGET.model.lm_head.weight[[9, 2]])
+
+
+def test_rows_of_fewer_entries_begin_nearest_to_the_targets():
+    whole = TARGET.model.lm_head.weight[list(KNOWN[2:])].float()
+    for rank, least in ((2, torch.linalg.svdvals(whole)[2:].square().sum()), (4, 0.0), (7, 0.0)):
+        net = new_net(TARGET, KNOWN, (1, 3), full=2, rank=rank)
+        assert net.tail is not None
+        down, up = net.tail.parameters()
+        off = (up @ down - whole).square().sum()
+        torch.testing.assert_close(off, torch.as_tensor(least).to(off), rtol=1e-4, atol=1e-6)
+
+
+def test_a_net_made_before_there_were_two_kinds_of_rows_is_loaded(tiny, folder):
+    change_config(folder, full="drop", rank="drop")
+    assert load_feature_net(folder, load(tiny)).config.rank == 0
 
 
 def test_a_new_net_begins_with_the_targets_head_and_norm():
@@ -347,6 +379,9 @@ FAULTS: dict[str, tuple[Any, type[OtSpecError], str]] = {
     "broken json": (lambda f: (f / "config.json").write_text("{"), ModelError, "cannot load the drafter"),
     "no object": (lambda f: (f / "config.json").write_text("[]"), ModelError, "cannot load the drafter"),
     "missing field": (lambda f: change_config(f, heads="drop"), ModelError, "heads"),
+    "no whole rows": (lambda f: change_config(f, rank=2), ModelError, "full is 0 of 5 tokens"),
+    "whole rows alone": (lambda f: change_config(f, full=5, rank=2), ModelError, "full is 5 of 5 tokens"),
+    "rank below 0": (lambda f: change_config(f, rank=-1), ModelError, "rank is -1, not an integer from 0"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ModelError, "model.safetensors"),
     "cut weights": (lambda f: (f / "model.safetensors").write_bytes(b"x" * 40), ModelError, "cannot load the drafter"),
     "other tokenizer": (lambda f: change_config(f, tokenizer="0"), VocabularyError, "another tokenizer"),

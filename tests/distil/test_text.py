@@ -18,7 +18,9 @@ from gpu_decoder.prompt_file import Prompt
 from gpu_decoder.verify import TreeReader
 from ot_spec.errors import OptionError
 
-SMALL = TextSettings(seed=3, conversations=8, answers=1, turn=12, answer=14, rows=8, top=9, tap=(1, 2, 4), lead=7)
+SMALL = TextSettings(
+    seed=3, conversations=8, answers=1, begun=0, turn=12, answer=14, rows=8, top=9, tap=(1, 2, 4), lead=7
+)
 PROMPTS = [
     Prompt(str(i), (" ".join(f"w{(3 * i + j) % 21}" for j in range(n)), "w1")) for i, n in enumerate((1, 2, 9, 4, 20))
 ]
@@ -209,6 +211,33 @@ def test_the_plan_holds_every_conversation_and_every_answer_once(model):
     given = sorted(opening for shard in shards if not shard.writes_turn for opening in shard.openings)
     assert given == sorted([tuple(encode_chat(model, [prompt.turns[0]])) for prompt in PROMPTS] * 3)
     assert all(1 <= len(shard.openings) <= settings.rows for shard in shards)
+
+
+def test_conversations_begin_as_the_prompts_do_and_are_cut_anew_each_time(model, monkeypatch):
+    monkeypatch.setattr(text_module, "BEGUN", 5)
+    before, after = around_turn(model)
+    prompts = [Prompt(str(i), (" ".join(f"w{(i + j) % 21}" for j in range(3 + i)),)) for i in range(12)]
+    prompts.append(Prompt("one", ("w1",)))  # nothing is left of it to be written
+    settings = replace(SMALL, conversations=2, answers=1, begun=30)
+    shards = plan(model, settings, prompts)
+    shorter = plan(model, replace(settings, begun=29), prompts)
+    assert shards[: len(shorter)] == shorter  # more rounds leave the text that is there alone
+    begun = [o for shard in shards[2:] if shard.writes_turn for o in shard.openings]
+    turns = [encode_chat(model, list(prompt.turns))[len(before) : -len(after)] for prompt in prompts[:-1]]
+    found = {tuple(turn): set() for turn in turns}
+    for opening in begun:
+        assert opening[: len(before)] == tuple(before)
+        part = opening[len(before) :]
+        [whole] = [turn for turn in found if turn[: len(part)] == part and len(part) < len(turn)] or [None]
+        assert whole is not None
+        found[whole].add(len(part))
+    assert len(begun) == 30 * len(turns)
+    assert all(cuts == set(range(1, min(5, len(turn) - 1) + 1)) for turn, cuts in found.items())
+
+
+def test_without_a_template_no_prompt_is_begun(make_model):
+    model = load(make_model(seed=4, template=None))
+    assert not plan(model, replace(SMALL, conversations=0, answers=0, begun=3), [Prompt("1", ("w3 w4 w5",))])
 
 
 def test_shards_are_bounded_in_memory(model, monkeypatch):

@@ -219,13 +219,38 @@ def test_steps_of_their_own_are_weighed(tmp_path, corpus):
         found = trained("feature", corpus, settings, tmp_path / name)[1][0]
         with torch.no_grad():
             means, overlaps = [], []
-            for logits, where in student.logits(batch, 3):
-                made = cells(logits, batch.ids[where], batch.probs[where])
+            for states, where in student.states(batch, 3):
+                made = cells(student.head(states), batch.ids[where], batch.probs[where])
                 means.append(float(loss(made).mean()))
                 overlaps.append(1 - float(total_variation(made).mean()))
         near = 0.02 if train_module._has_bfloat16("cpu") else 1e-5
         assert found.loss == pytest.approx(sum(0.5**i * mean for i, mean in enumerate(means)), rel=near)
         assert found.overlap == pytest.approx(overlaps, rel=near)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_do_not_depend_on_how_many_logits_are_made_at_a_time(monkeypatch, corpus, shape, loss):
+    """They are those of the weighed means, taken whole."""
+    monkeypatch.setattr(train_module, "_has_bfloat16", lambda device: False)
+    batch = whole_batch(corpus, PLACES)
+    settings = replace(SHORT, loss=loss, k=3, warm=0.0, unroll=3, decay=0.5)
+    student = student_of(shape, TARGET, KNOWN, TAP)
+    asked = {"kl": kl, "tv": total_variation, "alpha": lambda made: optimal_loss(made, 3)}[loss]
+    whole = sum(
+        0.5**i * asked(cells(student.head(states), batch.ids[where], batch.probs[where])).mean()
+        for i, (states, where) in enumerate(student.states(batch, 3))
+    )
+    assert isinstance(whole, torch.Tensor)
+    whole.backward()
+    expected = {name: weight.grad for name, weight in student.net.named_parameters()}
+    for most in (1, 7 * len(KNOWN), 10**9):
+        monkeypatch.setattr(train_module, "_LOGITS", most)
+        student.net.zero_grad(set_to_none=True)
+        found, _ = train_module._backward(student, batch, settings, 0, len(KNOWN))
+        assert found == pytest.approx(float(whole.detach()), rel=1e-5)
+        for name, weight in student.net.named_parameters():
+            torch.testing.assert_close(weight.grad, expected[name], rtol=1e-4, atol=1e-7)
 
 
 def test_texts_shorter_than_the_steps_are_trained_on(tmp_path):
@@ -273,8 +298,8 @@ def test_every_loss_goes_down_and_the_drafter_learns(tmp_path, shape, loss):
     def worth() -> list[float]:
         with torch.no_grad():
             return [
-                1 - float(total_variation(cells(logits, batch.ids[where], batch.probs[where])).mean())
-                for logits, where in student.logits(batch, 2)
+                1 - float(total_variation(cells(student.head(states), batch.ids[where], batch.probs[where])).mean())
+                for states, where in student.states(batch, 2)
             ]
 
     before = worth()
