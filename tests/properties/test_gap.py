@@ -620,7 +620,7 @@ def test_bad_input_is_one_sentence_and_exit_2(options, message, capfd, tmp_path,
 
 
 def test_an_interrupted_command_exits_130_and_keeps_its_chunks(tmp_path):
-    options = ["--family", "all", "--rows", "64", "--vocab", "64", "--out", str(tmp_path)]
+    options = ["--family", "all", "--rows", "1024", "--vocab", "64", "--out", str(tmp_path)]
     process = subprocess.Popen(
         [sys.executable, "-c", "from ot_spec.cli import main; main()", "gap", *options],
         stdout=subprocess.PIPE,
