@@ -90,6 +90,7 @@ def test_the_folder_holds_a_drafter_of_the_shape_with_its_vocabulary(made, tiny,
     if shape == "feature":
         assert isinstance(drafter, FeatureDrafter) and drafter.tap == (1, 3, 4)
         assert len(drafter.net.vocabulary) == 20
+        assert (drafter.net.config.full, drafter.net.config.rank) == (12, 3)
     else:
         assert isinstance(drafter, ModelDrafter)
         assert len(drafter.model.model.config.draft_vocabulary) == 20

@@ -242,13 +242,13 @@ def test_without_a_template_no_prompt_is_begun(make_model):
 
 def test_shards_are_bounded_in_memory(model, monkeypatch):
     monkeypatch.setattr(text_module, "SLOTS", 150)
-    settings = replace(SMALL, conversations=9, answers=1)
-    before, after = around_turn(model)
-    whole = len(before) + settings.turn + len(after) + settings.answer
+    settings = replace(SMALL, conversations=9, answers=1, begun=2)
+    _, after = around_turn(model)
+    written = settings.turn + len(after) + settings.answer
     shards = plan(model, settings, [Prompt(str(i), (" ".join(["w1"] * n),)) for i, n in enumerate((1, 1, 9, 9, 30))])
     for shard in shards:
         longest = max(map(len, shard.openings))
-        each = whole if shard.writes_turn else longest + settings.answer
+        each = longest + (written if shard.writes_turn else settings.answer)
         assert len(shard.openings) * each <= 150 or len(shard.openings) == 1
     assert max(len(shard.openings) for shard in shards) > 1
 
