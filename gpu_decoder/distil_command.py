@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gpu_decoder.distil.distil import SHAPES, Recipe, distil
+from gpu_decoder.distil.progress import on_console
 from gpu_decoder.distil.text import TextSettings
 from gpu_decoder.distil.train import LOSSES, TrainSettings
+from gpu_decoder.judge_command import show_worth
 from gpu_decoder.models import DEFAULT
 from gpu_decoder.options import AsJson, Device, Target
-from ot_spec.cli import console, emit_json
-from solvers.gap.screen import new_table, output
-
-_EVERY = 60.0  # seconds between lines where there is no terminal for a bar
+from ot_spec.cli import emit_json
+from solvers.gap.screen import output
 
 
 def distil_command(
@@ -69,7 +67,11 @@ def distil_command(
     batch_tokens: Annotated[int, typer.Option(help="Tokens of a step.")] = 4_096,
     unroll: Annotated[int, typer.Option(help="Steps that the drafter goes on by itself in training.")] = 2,
     dtype: Annotated[
-        str | None, typer.Option(help="Of the target while it writes. Default: bfloat16.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Of the target while it writes. Default: bfloat16 where the processor has it, else float32.",
+            show_default=False,
+        ),
     ] = None,
     device: Device = "cpu",
     seed: Annotated[int, typer.Option(help="Of text, training and the prompts held out.")] = 0,
@@ -82,11 +84,7 @@ def distil_command(
     serves as --draft everywhere. Killed at any point, the same command goes on and ends with the same weights (same
     machine, same number of threads); other settings are refused.
 
-    --json prints {"drafter": string, "bytes": int, "evaluation": null or {"prompts": [string], "tokens": int,
-    "temperatures": {temperature: {"positions", "overlap", "overlap_error", "target_entropy", "selectors":
-    [{"k", "law", "selector", "draft_temperature", "edge", "rows", "acceptance", "standard_error", ..}]}}, "cost":
-    {"target", "draft", "ratio"}}}: the mean of sum min(target, draft), acceptances at the best draft temperature of
-    each selector, seconds of a call.
+    --json prints {"drafter": string, "bytes": int, "evaluation": null or what judge --json prints}.
     """
     recipe = Recipe(
         shape=shape,
@@ -99,32 +97,7 @@ def distil_command(
         text=TextSettings(seed=seed, conversations=conversations, answers=answers, begun=begun),
         train=TrainSettings(seed=seed, loss=loss, k=k, warm=warm, steps=steps, tokens=batch_tokens, unroll=unroll),
     )
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[remark]}"),
-        console=console,
-        transient=True,
-        speed_estimate_period=600,
-        disable=not console.is_terminal,
-    ) as bar:
-        tasks: dict[str, Any] = {}
-        told = -_EVERY
-
-        def show(what: str, done: int, of: int, remark: str) -> None:
-            nonlocal told
-            now = time.monotonic()
-            if not console.is_terminal and now - told >= _EVERY:
-                console.print(f"{what}: {done} of {of}  {remark}".rstrip(), markup=False, highlight=False)
-                told = now
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=of, completed=done, remark=remark)
-            bar.update(tasks[what], completed=done, total=of, remark=remark)
-
+    with on_console() as tell:
         found = distil(
             out,
             recipe,
@@ -134,32 +107,15 @@ def distil_command(
             dtype=dtype,
             device=device,
             command=_said(),
-            tell=show,
+            tell=tell,
         )
     folder = out / "drafter"
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if as_json:
         emit_json({"drafter": str(folder), "bytes": size, "evaluation": found or None})
         return
-    screen = output()
-    for heat, one in found.get("temperatures", {}).items():
-        view = new_table(
-            f"Target temperature {heat}: mean sum min(t, d) {one['overlap']:.3f} ± {one['overlap_error']:.3f}",
-            ("law", "selector", "k", "acceptance", "draft temperature"),
-        )
-        for line in sorted(one["selectors"], key=lambda line: (line["k"], -line["acceptance"])):
-            view.add_row(
-                line["law"], line["selector"], str(line["k"]),
-                f"{line['acceptance']:.3f} ± {line['standard_error']:.3f}", f"{line['draft_temperature']:g}",
-            )  # fmt: skip
-        screen.print(view)
-    if found:
-        cost = found["cost"]
-        screen.print(
-            f"A draft takes {1e3 * cost['draft']:.1f} ms, a call of the target {1e3 * cost['target']:.1f} ms: "
-            f"{cost['ratio']:.3f}"
-        )
-    screen.print(f"The drafter is in {folder} ({size / 1e6:.1f} MB): --draft {folder}")
+    show_worth(found)
+    output().print(f"The drafter is in {folder} ({size / 1e6:.1f} MB): --draft {folder}")
 
 
 def _said() -> str:

@@ -86,6 +86,14 @@ def load(name_or_folder: str | Path = DEFAULT, dtype: str = "float32", device: s
     return replace(as_language_model(model, tokenizer, str(name_or_folder)), context=context)
 
 
+def has_bfloat16(device: str) -> bool:
+    """Whether a device multiplies in bfloat16; where it does not, bfloat16 is slower than float32."""
+    kind = torch.device(device).type
+    if kind == "cpu":
+        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return kind == "cuda" and torch.cuda.is_bf16_supported()
+
+
 def as_language_model(model: Any, tokenizer: Any = None, name: str | None = None) -> LanguageModel:
     """A model of transformers that is loaded already, with or without its tokenizer.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ot_spec.errors import PromptError
+from ot_spec.errors import OptionError, PromptError
 
 DEMO_PROMPTS = Path(str(resources.files("gpu_decoder"))) / "prompts" / "demo.txt"
 
@@ -87,3 +89,16 @@ def as_prompts(prompts: str | Path | Sequence[str | Prompt]) -> list[Prompt]:
     if len({p.id for p in made}) < len(made):
         raise PromptError("two prompts have the same id")
     return made
+
+
+def held_out(prompts: Sequence[Prompt], many: int, seed: int) -> tuple[list[Prompt], list[Prompt]]:
+    """All but `many` of the prompts, and those, drawn by the seed; OptionError where there are not so many."""
+    if not 0 <= many <= len(prompts):
+        raise OptionError(f"{many} prompts cannot be held out of {len(prompts)}")
+    held = set(random.Random(seed).sample(range(len(prompts)), many))
+    return [p for i, p in enumerate(prompts) if i not in held], [p for i, p in enumerate(prompts) if i in held]
+
+
+def hash_of(prompts: Sequence[Prompt]) -> str:
+    """A hash of the prompts, names included."""
+    return hashlib.sha256(json.dumps([[p.id, *p.turns] for p in prompts]).encode()).hexdigest()

@@ -1,5 +1,8 @@
 """A shorter way through decoders of the Llama kind: the same operations on the same weights, with less Python around
-them. A call over a few tokens reads every weight once, and a small model spends a quarter of it between operations."""
+them and, in float32 on a CPU, products made for a few rows (`matrix`).
+
+A call over a few tokens reads every weight once, and a small model spends a quarter of it between operations.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,25 @@ import torch
 import torch.nn.functional as F
 
 from gpu_decoder.kv_cache import TreeCache
+from gpu_decoder.matrix import Matrix, can_pack, matrix
 
 _KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+_PACKED = 4 << 30  # bytes of a model whose matrices are copied to be laid out anew, at most
 
-Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, TreeCache, list[torch.Tensor] | None], torch.Tensor]
-"""(ids (rows, n), mask (rows, 1, n, slots), positions (rows, n), cache, hidden) -> logits (rows, n, V); what leaves
-each layer is appended to `hidden`, where it is given."""
+Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, TreeCache, list[torch.Tensor] | None, bool], torch.Tensor]
+"""(ids (rows, n), mask (rows, 1, n, slots), positions (rows, n), cache, hidden, wanted) -> logits (rows, n, V), none
+(rows, 0, V) where they are not wanted; what leaves each layer is appended to `hidden`, where it is given."""
 
 
 class Layer(NamedTuple):
-    """Weights of one layer; matrices with their bias or None."""
+    """Weights of one layer. read: queries and keys side by side, values; open: gate, up."""
 
     before_attention: Any
-    query: Any
-    key: Any
-    value: Any
-    out: Any
+    read: Matrix
+    out: Matrix
     before_mlp: Any
-    gate: Any
-    up: Any
-    down: Any
+    open: Matrix
+    down: Matrix
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,11 @@ class Layers:
         written, seen = cache.views(len(self.weights), n)
         for layer, (new_keys, new_values), (keys, values) in zip(self.weights, written, seen, strict=True):
             y = self.norm(x, layer.before_attention)
-            query, key = F.linear(y, *layer.query), F.linear(y, *layer.key)
-            both = torch.cat((query, key), dim=-1).view(rows, n, heads + groups, size).transpose(1, 2)
+            both, value = layer.read(y)
+            both = both.view(rows, n, heads + groups, size).transpose(1, 2)
             both = both * cos + torch.cat((both[..., half:], both[..., :half]), dim=-1) * sin
             new_keys.copy_(both[:, heads:])
-            new_values.copy_(F.linear(y, *layer.value).view(rows, n, groups, size).transpose(1, 2))
+            new_values.copy_(value.view(rows, n, groups, size).transpose(1, 2))
             query = both[:, :heads]
             if n == 1:  # queries of one group side by side
                 query = query.reshape(rows, groups, shared, size)
@@ -92,29 +94,53 @@ class Layers:
                 )
             y = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=self.scale)
             y = y.reshape(rows, heads, n, size).transpose(1, 2).reshape(rows, n, heads * size)
-            x = x + F.linear(y, *layer.out)
-            y = self.norm(x, layer.before_mlp)
-            x = x + F.linear(F.silu(F.linear(y, *layer.gate)) * F.linear(y, *layer.up), *layer.down)
+            x = x + layer.out(y)[0]
+            gate, up = layer.open(self.norm(x, layer.before_mlp))
+            x = x + layer.down(F.silu(gate) * up)[0]
             if hidden is not None:
                 hidden.append(x)
         return x
 
 
-_known: weakref.WeakKeyDictionary[torch.nn.Module, Forward | None] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class Shortcut:
+    """A short way through a model whose attention has `groups` of keys and values of `size`. packed: its matrices are
+    laid out for a few rows."""
+
+    forward: Forward
+    packed: bool
+    groups: int
+    size: int
 
 
-def shortcut(module: torch.nn.Module) -> Forward | None:
-    """The short way through a model, or None where there is none that gives the same logits to the last bit.
+_known: weakref.WeakKeyDictionary[torch.nn.Module, Shortcut | None] = weakref.WeakKeyDictionary()
+
+
+def shortcut(module: torch.nn.Module) -> Shortcut | None:
+    """The short way through a model, or None where there is none that gives the same logits to the last bit; with
+    packed matrices, of at most `_PACKED` bytes, the same up to rounding.
 
     A model is tried once, on a tree of four tokens.
     """
     if module not in _known:
         _known[module] = None
         if _is_plain(module):
-            forward = _forward(module)
-            if _agrees(module, forward):
-                _known[module] = forward
+            own, way = _tree_logits(module, None), _way(module, packed=False)
+            if all(torch.equal(a, b) for a, b in zip(own, _tree_logits(module, way.forward), strict=True)):
+                _known[module] = way
+                if can_pack(module.get_input_embeddings().weight) and _bytes(module) <= _PACKED:
+                    way = _way(module, packed=True)
+                    if all(_close(a, b) for a, b in zip(own, _tree_logits(module, way.forward), strict=True)):
+                        _known[module] = way
     return _known[module]
+
+
+def _bytes(module: torch.nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool((a - b).abs().max() <= 1e-3 * a.std())
 
 
 def _is_plain(module: Any) -> bool:
@@ -133,19 +159,19 @@ def _is_plain(module: Any) -> bool:
     )
 
 
-def _forward(module: Any) -> Forward:
+def _way(module: Any, packed: bool) -> Shortcut:
     decoder = module.get_decoder()
     config = module.config
 
     layers = Layers(
-        [layer_of(layer) for layer in decoder.layers],
+        [layer_of(layer, packed) for layer in decoder.layers],
         heads=config.num_attention_heads,
         groups=config.num_key_value_heads,
         size=decoder.layers[0].self_attn.head_dim,
         scale=decoder.layers[0].self_attn.scaling,
         eps=config.rms_norm_eps,
     )
-    embedding, last, head = decoder.embed_tokens, decoder.norm.weight, module.lm_head
+    embedding, last, head = decoder.embed_tokens, decoder.norm.weight, matrix([module.lm_head], packed=packed)
 
     def forward(
         ids: torch.Tensor,
@@ -153,50 +179,50 @@ def _forward(module: Any) -> Forward:
         positions: torch.Tensor,
         cache: TreeCache,
         hidden: list[torch.Tensor] | None,
+        wanted: bool,
     ) -> torch.Tensor:
         x = embedding(ids)
         cos, sin = decoder.rotary_emb(x, position_ids=positions)
         x = layers.run(x, cos, sin, mask, cache, hidden)
-        return F.linear(layers.norm(x, last), head.weight, head.bias)
+        return head(layers.norm(x if wanted else x[:, :0], last))[0]
 
-    return forward
+    return Shortcut(forward, packed, layers.groups, layers.size)
 
 
-def layer_of(layer: Any) -> Layer:
+def layer_of(layer: Any, packed: bool = False) -> Layer:
     """The weights of a module with the parts of a Llama layer."""
-
-    def matrix(linear: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return linear.weight, linear.bias
-
-    query, key, value, out = (matrix(getattr(layer.self_attn, f"{name}_proj")) for name in "qkvo")
-    gate, up, down = (matrix(getattr(layer.mlp, f"{name}_proj")) for name in ("gate", "up", "down"))
-    before = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
-    return Layer(before[0], query, key, value, out, before[1], gate, up, down)
+    attention, mlp = layer.self_attn, layer.mlp
+    return Layer(
+        layer.input_layernorm.weight,
+        matrix([attention.q_proj, attention.k_proj], [attention.v_proj], packed=packed),
+        matrix([attention.o_proj], packed=packed),
+        layer.post_attention_layernorm.weight,
+        matrix([mlp.gate_proj], [mlp.up_proj], packed=packed),
+        matrix([mlp.down_proj], packed=packed),
+    )
 
 
 @torch.inference_mode()
-def _agrees(module: Any, forward: Forward) -> bool:
+def _tree_logits(module: Any, forward: Forward | None) -> list[torch.Tensor]:
+    """Logits after a tree of four tokens and after one of them, by this way or the model's own."""
     device = module.get_input_embeddings().weight.device
     width = module.get_input_embeddings().weight.shape[0]
     start, tree = (torch.tensor([[(7 * i + 3) % width for i in ids]], device=device) for ids in ((0, 1), (2, 3, 4, 5)))
     text = torch.ones(1, 1, 2, 2, dtype=torch.bool, device=device).tril()
     mask = torch.tensor([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 0, 1]], device=device)
     positions = torch.tensor([[2, 3, 3, 4]], device=device)
+    cache = TreeCache(module.config.num_hidden_layers, 1)
+    cache.end = 2
+    module(input_ids=start, attention_mask=text, position_ids=positions[:, :2] - 2, cache=cache, use_cache=True)
     found = []
-    for short in (False, True):
-        cache = TreeCache(module.config.num_hidden_layers, 1)
-        cache.end = 2
-        module(input_ids=start, attention_mask=text, position_ids=positions[:, :2] - 2, cache=cache, use_cache=True)
-        both = []
-        for block in (slice(0, 4), slice(0, 1)):
-            cache.end = 2 + block.stop
-            given = tree[:, block], mask[None, None, block, : cache.end].bool(), positions[:, block]
-            if short:
-                both.append(forward(given[0], given[1], given[2], cache, None))
-            else:
-                out = module(
-                    input_ids=given[0], attention_mask=given[1], position_ids=given[2], cache=cache, use_cache=True
-                )
-                both.append(out.logits)
-        found.append(both)
-    return all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    for block in (slice(0, 4), slice(0, 1)):
+        cache.end = 2 + block.stop
+        given = tree[:, block], mask[None, None, block, : cache.end].bool(), positions[:, block]
+        if forward:
+            found.append(forward(given[0], given[1], given[2], cache, None, True))
+        else:
+            out = module(
+                input_ids=given[0], attention_mask=given[1], position_ids=given[2], cache=cache, use_cache=True
+            )
+            found.append(out.logits)
+    return found

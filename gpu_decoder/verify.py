@@ -42,6 +42,9 @@ class TreeReader:
         self._hidden_from = 0  # the slot of the first of them
         self._kept: list[list[torch.Tensor]] = [[] for _ in range(rows)]
         self._slots = TreeSlots(_attention_of(model.model).layers, rows)
+        short = shortcut(model.model)
+        if short is not None:
+            self._slots.cache.lay_out(short.groups, short.size, model.model.get_input_embeddings().weight)
 
     @property
     def lengths(self) -> list[int]:
@@ -69,17 +72,18 @@ class TreeReader:
             return [torch.empty(0, model.vocab) for _ in blocks]
         module = model.model
         device = module.get_input_embeddings().weight.device
-        if 1 < width * len(blocks) < _FEW and module.dtype == torch.float32 and device.type == "cpu":
+        short = shortcut(module)
+        slow = device.type == "cpu" and module.dtype == torch.float32 and not (short and short.packed)
+        if slow and 1 < width * len(blocks) < _FEW:
             width = -(-_FEW // len(blocks))
         cache, first = self._slots.cache, self._slots.take(width)
         mask, positions, tokens = self._slots.laid_out(blocks, first, width)
         ids, places = (torch.from_numpy(a).to(device) for a in (tokens, positions[:, first:]))
         masks = self._masks(mask, positions, first, module, device)
-        short = shortcut(module) if logits and cache.in_one and torch.is_tensor(masks) else None
         tap = self._tap if through is None else ()
-        if short is not None:
+        if short is not None and cache.in_one and torch.is_tensor(masks):
             hidden = [] if tap else None
-            out = short(ids, masks, places, cache, hidden)
+            out = short.forward(ids, masks, places, cache, hidden, logits)
             self._note(first, [hidden[layer - 1] for layer in tap] if hidden else [])
         else:
             with leaving(*(self._tapped if tap else ())) as hidden:

@@ -52,11 +52,12 @@ def card(
     if settings["command"]:
         lines += ["", "## To make it again", "", "```", settings["command"], "```"]
     if found:
-        lines += _worth(found)
+        lines += worth(found)
     return "\n".join(lines) + "\n"
 
 
-def _worth(found: Mapping[str, Any]) -> list[str]:
+def worth(found: Mapping[str, Any]) -> list[str]:
+    """The lines of a card that an evaluation fills."""
     lines = [
         "",
         "## What it is worth",
@@ -66,11 +67,18 @@ def _worth(found: Mapping[str, Any]) -> list[str]:
         f"{1e3 * found['cost']['target']:.1f} ms: {found['cost']['ratio']:.3f} (one token, batch 1, caches warm).",
     ]
     for heat, one in found["temperatures"].items():
+        heats, means = zip(*one["overlaps"].items(), strict=True)
         lines += [
             "",
             f"Target temperature {heat}: mean sum min(t, d) = **{one['overlap']:.3f}** ± {one['overlap_error']:.3f} "
             f"over {one['positions']:,} positions at draft temperature 1; entropy of the target "
-            f"{one['target_entropy']:.2f} nats. Each selector at its best draft temperature:",
+            f"{one['target_entropy']:.2f} nats. By draft temperature:",
+            "",
+            f"| {' | '.join(heats)} |",
+            "|---" * len(heats) + "|",
+            f"| {' | '.join(f'{mean:.3f}' for mean in means)} |",
+            "",
+            "Each selector at its best draft temperature:",
             "",
             "| drafts | selector | k | acceptance | draft temperature | positions |",
             "|---|---|---|---|---|---|",

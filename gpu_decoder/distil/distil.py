@@ -12,11 +12,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,15 @@ from filelock import FileLock, Timeout
 
 from gpu_decoder.distil.card import card
 from gpu_decoder.distil.corpus import Corpus, draft_vocabulary
-from gpu_decoder.distil.evaluate import evaluate
+from gpu_decoder.distil.evaluate import judge
+from gpu_decoder.distil.progress import Tell
 from gpu_decoder.distil.students import FeatureStudent, LlamaStudent, Student
 from gpu_decoder.distil.text import TextSettings, plan, write_shard
 from gpu_decoder.distil.train import LOSSES, Progress, TrainSettings, train
 from gpu_decoder.distil.whole import write_json
 from gpu_decoder.drafters import get_drafter
-from gpu_decoder.models import DEFAULT, LanguageModel, fingerprint, load
-from gpu_decoder.prompt_file import Prompt, as_prompts
+from gpu_decoder.models import DEFAULT, LanguageModel, fingerprint, has_bfloat16, load
+from gpu_decoder.prompt_file import Prompt, as_prompts, hash_of, held_out
 from gpu_decoder.records import dtype_of, environment, refuse_other_settings
 from ot_spec.errors import OptionError, RecordFileError
 
@@ -81,10 +80,6 @@ class Recipe:
             raise OptionError(f"warm is a share of the steps, 0 to 1, got {self.train.warm}")
 
 
-Tell = Callable[[str, int, int, str], None]
-"""(what is being done, how much is done, of how much, a remark)"""
-
-
 def distil(
     out: str | Path,
     recipe: Recipe | None = None,
@@ -100,27 +95,25 @@ def distil(
     """Make a drafter for `target` in the folder `out`; what it is worth, as in ``evaluation.json``.
 
     prompts: besides those that the target writes for itself. evaluation: prompts to judge it by, by default those held
-    out. dtype: of the target, by default bfloat16, in which text is written and features are kept. command: said in the
-    card. Killed at any point, the same call goes on; with the same number of threads on the same machine the weights
-    are those of an uninterrupted one.
+    out. dtype: of the target, in which text is written and features are kept, by default bfloat16 where the device
+    multiplies in it and float32 elsewhere. command: said in the card. Killed at any point, the same call goes on; with
+    the same number of threads on the same machine the weights are those of an uninterrupted one.
 
     Raises OptionError for a recipe without text, or prompts both learned from and judged by; RecordFileError for a
     folder made with other settings, or in use by another process.
     """
     recipe, out = recipe or Recipe(), Path(out)
     given = as_prompts(prompts) if isinstance(prompts, str | Path) or prompts else []
-    if recipe.hold_out > len(given):
-        raise OptionError(f"{recipe.hold_out} prompts cannot be held out of {len(given)}")
-    held = set(random.Random(recipe.text.seed).sample(range(len(given)), recipe.hold_out))
-    learned = [prompt for place, prompt in enumerate(given) if place not in held]
-    judged = [given[place] for place in sorted(held)] if evaluation is None else as_prompts(evaluation)
+    learned, held = held_out(given, recipe.hold_out, recipe.text.seed)
+    judged = held if evaluation is None else as_prompts(evaluation)
     both = {turn for prompt in learned for turn in prompt.turns} & {turn for prompt in judged for turn in prompt.turns}
     if both:
         raise OptionError(f"the prompt {min(both)[:60]!r} would be learned from and judged by")
     if not recipe.text.conversations and not (learned and recipe.text.answers + recipe.text.begun):
         raise OptionError("there is nothing to learn from: no conversations of the target's own and no prompts")
 
-    model = target if isinstance(target, LanguageModel) else load(target, dtype or "bfloat16", device)
+    dtype = dtype or ("bfloat16" if has_bfloat16(device) else "float32")
+    model = target if isinstance(target, LanguageModel) else load(target, dtype, device)
     tap = recipe.tap
     if recipe.shape == "feature" and tap is None:
         count = model.model.config.get_text_config().num_hidden_layers
@@ -130,7 +123,7 @@ def distil(
         "target": model.name,
         "tokenizer": fingerprint(model.tokenizer),
         "dtype": dtype_of(model),
-        "prompts": _hash_of(learned),
+        "prompts": hash_of(learned),
         **asdict(recipe),
         "tap": tap,
         "text": asdict(text),
@@ -142,17 +135,15 @@ def distil(
             files = _write_text(model, text, learned, out / "text", tell)
             corpus = Corpus(files)
             folder, history = _train(model, recipe, tap, corpus, out, tell)
-            found = _evaluation(model, folder, judged, out, recipe.text.seed, tell) if judged else {}
+            drafter = get_drafter(folder, model)
+            seed = recipe.text.seed
+            found = judge(model, drafter, judged, out, settings={}, seed=seed, tell=tell) if judged else {}
             drafted = min(recipe.vocabulary, model.vocab)
             about = {**settings, "vocabulary": drafted, "environment": environment(model), "command": command}
             (folder / "README.md").write_text(card(about, found, history, learned, corpus.tokens()))
             return found
     except Timeout:
         raise RecordFileError(f"another process makes a drafter in {out}") from None
-
-
-def _hash_of(prompts: Sequence[Prompt]) -> str:
-    return hashlib.sha256(json.dumps([[p.id, *p.turns] for p in prompts]).encode()).hexdigest()
 
 
 def _settle(file: Path, settings: dict[str, Any]) -> None:
@@ -229,21 +220,3 @@ def _rows_of_head(model: LanguageModel, recipe: Recipe, drafted: int) -> dict[st
     width = model.model.get_input_embeddings().weight.shape[1]
     rank = width // 4 if recipe.rank is None else recipe.rank
     return {"full": recipe.full, "rank": rank} if rank and drafted > recipe.full else {}
-
-
-def _evaluation(
-    model: LanguageModel, folder: Path, prompts: Sequence[Prompt], out: Path, seed: int, tell: Tell
-) -> dict[str, Any]:
-    file = out / "evaluation.json"
-    judged = _hash_of(prompts)
-    if file.exists():
-        found = json.loads(file.read_text())
-        refuse_other_settings({"evaluation": found.pop("judged", judged)}, {"evaluation": judged}, str(file))
-        return found
-
-    def told(what: str, done: int, of: int) -> None:
-        tell(what, done, of, "")
-
-    found = evaluate(model, get_drafter(folder, model), prompts, out, seed=seed, on_progress=told)
-    write_json(file, {"judged": judged, **found})
-    return found

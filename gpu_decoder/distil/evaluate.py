@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,47 @@ import numpy as np
 import torch
 
 from gpu_decoder.capture import Stage, capture
+from gpu_decoder.distil.progress import Tell
+from gpu_decoder.distil.whole import write_json
 from gpu_decoder.drafters import Drafter
 from gpu_decoder.models import LanguageModel, encode_prompt
 from gpu_decoder.processing import Processing
-from gpu_decoder.prompt_file import Prompt
+from gpu_decoder.prompt_file import Prompt, hash_of
+from gpu_decoder.records import refuse_other_settings
 from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
-from ot_spec.captured import CapturedWriter, read
+from ot_spec import reheated
+from ot_spec.captured import Captured, CapturedWriter, overlap, read
 from solvers.gap.study import gap_study
 from solvers.gap.tuned import tuned
 
-DRAFT_TEMPERATURES = (0.8, 1.0, 1.25, 1.6)
+DRAFT_TEMPERATURES = (0.6, 0.8, 1.0, 1.25, 1.6)
+
+
+def judge(
+    target: LanguageModel,
+    drafter: Drafter,
+    prompts: Sequence[Prompt],
+    folder: Path,
+    *,
+    settings: Mapping[str, Any],
+    tell: Tell,
+    **options: Any,
+) -> dict[str, Any]:
+    """`evaluate`, with as many processes as torch has threads, kept in the folder as ``evaluation.json``; what is there
+    is given again, or refused with RecordFileError where it is of other prompts or settings."""
+    file = folder / "evaluation.json"
+    asked = {"evaluation": hash_of(prompts), **settings}
+    if file.exists():
+        found = json.loads(file.read_text())
+        refuse_other_settings(found.pop("of"), asked, str(file))
+        return found
+    found = evaluate(
+        target, drafter, prompts, folder, jobs=torch.get_num_threads(),
+        on_progress=lambda what, done, of: tell(what, done, of, ""), **options,
+    )  # fmt: skip
+    write_json(file, {"of": asked, **found})
+    return found
 
 
 def evaluate(
@@ -37,15 +68,16 @@ def evaluate(
     rows: int = 96,
     dear_rows: int = 4,
     seed: int = 0,
+    jobs: int | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, of: None,
 ) -> dict[str, Any]:
     """The drafter's laws along the target's own text on `prompts`, up to `tokens` positions each, at each target
-    temperature: mean sum min(t, d) at draft temperature 1 over all positions, and on `rows` of them, evenly spread, the
-    acceptance of each selector and of the optimum at the draft temperature of `DRAFT_TEMPERATURES` that suits it best;
-    for drafts without replacement, which take seconds a row, on `dear_rows`.
+    temperature: mean sum min(t, d) over all positions, at each of `DRAFT_TEMPERATURES`; on `rows` of them, evenly
+    spread, the acceptance of each selector and of the optimum at the draft temperature that suits it best. Drafts
+    without replacement of many tokens, which take seconds a row, are judged on `dear_rows`.
 
     The laws are kept in `folder`, the tokens that are never drafted as one: no rule tells them apart. An interrupted
-    evaluation goes on where it was.
+    evaluation goes on where it was. jobs: as in `gap_study`.
     """
     found: dict[str, Any] = {"prompts": [prompt.id for prompt in prompts], "tokens": tokens, "temperatures": {}}
     for heat in temperatures:
@@ -64,30 +96,33 @@ def evaluate(
             np.concatenate([batch.overlap for batch in batches])
             for _, batches in groupby(laws.batches(), lambda batch: batch.prompt_id)
         ]
-        lines = []
-        for names, counts, limit in (
-            (["iid", "top_then_sample"], k, rows),
-            # one candidate is drawn by the same law whatever it is called
-            (["without_replacement"], [count for count in k if count > 1], dear_rows),
-        ):
-            what = f"{' and '.join(name.replace('_', ' ') for name in names)} drafts at temperature {heat:g}"
-            table = gap_study(
-                captured=[short], draft_laws=names, k=list(counts), draft_temperatures=DRAFT_TEMPERATURES, limit=limit,
-                dear_rows=limit, bound=False, seed=seed,
-                callback=lambda done, of, what=what: on_progress(what, done, of),
-            )  # fmt: skip
-            best = tuned(table.query("k > 1 or law == 'iid'")).drop(columns=["source", "target_temperature"])
-            lines += best.dropna(axis=1, how="all").to_dict("records")  # nothing is compared with the other study
+        what = f"judging selectors at temperature {heat:g}"
+        table = gap_study(
+            captured=[short], k=list(k), draft_temperatures=DRAFT_TEMPERATURES, limit=rows, dear_rows=dear_rows,
+            bound=False, seed=seed, jobs=jobs, resume_dir=folder,
+            callback=lambda done, of, what=what: on_progress(what, done, of),
+        )  # fmt: skip
+        # one candidate is drawn by the same law whatever it is called
+        best = tuned(table.query("k > 1 or law == 'iid'")).drop(columns=["source", "target_temperature"])
         found["temperatures"][f"{heat:g}"] = {
             "positions": laws.rows,
             "overlap": float(laws.column("overlap").mean()),
             # positions of one prompt are not independent, prompts are
             "overlap_error": _error_of_ratio([part.sum() for part in by_prompt], [len(part) for part in by_prompt]),
+            "overlaps": _overlaps(laws),
             "target_entropy": float(read(whole).column("target_entropy").mean()),
-            "selectors": lines,
+            "selectors": best.to_dict("records"),
         }
     found["cost"] = cost(target, drafter, prompts[0])
     return found
+
+
+def _overlaps(laws: Captured) -> dict[str, float]:
+    """Mean sum min(t, d) by draft temperature."""
+    sums = np.zeros(len(DRAFT_TEMPERATURES))
+    for batch in laws.batches():
+        sums += [overlap(batch.target, reheated(batch.draft, heat)).sum() for heat in DRAFT_TEMPERATURES]
+    return {f"{heat:g}": float(value) / laws.rows for heat, value in zip(DRAFT_TEMPERATURES, sums, strict=True)}
 
 
 def _error_of_ratio(sums: Sequence[float], counts: Sequence[int]) -> float:

@@ -16,6 +16,7 @@ from gpu_decoder.distil.corpus import Batch, Corpus, Piece
 from gpu_decoder.distil.losses import Cells, cells, kl, optimal_loss, total_variation
 from gpu_decoder.distil.students import Student
 from gpu_decoder.distil.whole import write_whole
+from gpu_decoder.models import has_bfloat16
 from ot_spec.errors import RecordFileError
 
 _CHECKPOINT = "checkpoint.pt"
@@ -114,7 +115,7 @@ def _backward(
     """The loss of a batch, its gradients left in the net; sum min(t, d) at each step of its own."""
     asked = _LOSSES[settings.loss if step >= settings.warm * settings.steps else "kl"]
     device = batch.tokens.device.type
-    narrow = torch.autocast(device, torch.bfloat16, enabled=_has_bfloat16(device))
+    narrow = torch.autocast(device, torch.bfloat16, enabled=has_bfloat16(device))
     with narrow:
         # no text of the batch may be long enough for all steps
         made = list(takewhile(lambda found: len(found[0]), student.states(batch, settings.unroll)))
@@ -149,12 +150,6 @@ LOSSES = tuple(_LOSSES)
 def rate_at(step: int, steps: int) -> float:
     """Share of the peak rate: rising over 2 % of the steps, then half a cosine down to 0."""
     return min(1.0, (step + 1) / max(1, 0.02 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def _has_bfloat16(device: str) -> bool:
-    if device == "cpu":
-        return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return device == "cuda" and torch.cuda.is_bf16_supported()
 
 
 def _optimisers(net: torch.nn.Module, settings: TrainSettings) -> list[torch.optim.Optimizer]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,7 @@ from torch import nn
 
 from gpu_decoder.drafters.drafter import widened
 from gpu_decoder.kv_cache import TreeCache
+from gpu_decoder.matrix import Matrix, can_pack, matrix
 from gpu_decoder.models import LanguageModel, fingerprint
 from gpu_decoder.shortcut import Layers, layer_of
 from ot_spec.errors import ModelError, VocabularyError
@@ -98,6 +101,16 @@ class _Layer(nn.Module):
         self.input_layernorm, self.post_attention_layernorm = _Norm(config), _Norm(config)
 
 
+class _Products(NamedTuple):
+    """The net's matrices as they are multiplied by. head: rows of the whole width, and the way to the others."""
+
+    fuse: Matrix
+    join: Matrix
+    layers: Layers
+    head: Matrix
+    tail: Matrix | None
+
+
 class FeatureNet(nn.Module):
     """The weights. `embedding` (V, width) and, without a head of its own, the rows of the head are the target's: they
     are handed over by `attach` and not stored."""
@@ -142,7 +155,22 @@ class FeatureNet(nn.Module):
         if self.head is None:
             head = target.model.get_output_embeddings().weight.detach()
             self._rows = head[self.vocabulary[: self.config.rows].to(head.device)].to(weight.device)
+        vars(self).pop("_products", None)
         return self.to(weight.device)
+
+    @cached_property
+    def _products(self) -> _Products:
+        config, packed = self.config, can_pack(self.join.weight)
+        whole: Any = SimpleNamespace(weight=self._rows, bias=None) if self.head is None else self.head
+        weights = [layer_of(layer, packed) for layer in self.layers]
+        parts: Any = self.tail or ()
+        return _Products(
+            matrix([self.fuse], packed=packed),
+            matrix([self.join], packed=packed),
+            Layers(weights, config.heads, config.groups, config.size, config.size**-0.5, config.eps),
+            matrix([whole], *([part] for part in parts[:1]), packed=packed),
+            matrix([parts[1]], packed=packed) if self.tail else None,
+        )
 
     @property
     def rows(self) -> torch.Tensor:
@@ -154,18 +182,18 @@ class FeatureNet(nn.Module):
     def fused(self, features: torch.Tensor) -> torch.Tensor:
         """(..., taps * width) hidden states of the target -> (..., width)."""
         parts = features.unflatten(-1, (len(self.config.tap), self.config.width)).to(self.fuse.weight.dtype)
-        return self.fuse((_even(parts, self.config.eps) * self.tap_norms).flatten(-2))
+        return self._products.fuse((_even(parts, self.config.eps) * self.tap_norms).flatten(-2))[0]
 
     def joined(self, tokens: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
         """Tokens (..., ) and the states before them (..., width) -> (..., width)."""
         given = self._embedding[tokens].to(states.dtype)
-        return self.join(torch.cat((self.token_norm(given), self.feature_norm(states)), dim=-1))
+        return self._products.join(torch.cat((self.token_norm(given), self.feature_norm(states)), dim=-1))[0]
 
     def logits(self, states: torch.Tensor) -> torch.Tensor:
         """(..., width) -> (..., drafted)."""
-        y = self.norm(states)
-        made = F.linear(y, self.rows)
-        return made if self.tail is None else torch.cat((made, self.tail(y)), dim=-1)
+        made, *narrow = self._products.head(self.norm(states))
+        tail = self._products.tail
+        return torch.cat((made, *tail(narrow[0])), dim=-1) if tail else made
 
     def wide(self, logits: torch.Tensor) -> torch.Tensor:
         """(n, drafted) -> (n, V), -inf outside the draft vocabulary."""
@@ -184,11 +212,8 @@ class FeatureNet(nn.Module):
         self, tokens: torch.Tensor, states: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: TreeCache
     ) -> torch.Tensor:
         """States (rows, n, width) after pairs of tokens (rows, n) and states, over a cache."""
-        config = self.config
-        weights = [layer_of(layer) for layer in self.layers]
-        layers = Layers(weights, config.heads, config.groups, config.size, config.size**-0.5, config.eps)
         cos, sin = self.turns(positions)
-        return layers.run(self.joined(tokens, states), cos, sin, mask, cache)
+        return self._products.layers.run(self.joined(tokens, states), cos, sin, mask, cache)
 
     # ---- training
 

@@ -85,6 +85,8 @@ class OptimalWithoutReplacement(CanonicalRule):
 
     def _row(self, target: np.ndarray, draft: np.ndarray, k: int) -> Any:
         law = WithoutReplacement(k)
+        if k == 1:
+            return overlap(namespace(target), target, draft)
         if not is_exact(draft) and (draft > 0).sum() > self.limit and law.size(draft).tuples <= _ENUMERATED:
             return acceptance_by_enumeration(self, target, draft, law)
         return overlap(namespace(target), target, self.lists(target, draft, k).law)

@@ -17,7 +17,7 @@ from ot_spec.arrays import (
 from ot_spec.draft_law import DraftLaw
 from ot_spec.errors import OptionError
 from ot_spec.selector import acceptance_by_enumeration
-from solvers.selectors.rule import SequentialRule, Tests, all_filled, excess, residual_or_target
+from solvers.selectors.rule import SequentialRule, Tests, all_filled, excess, overlap, residual_or_target
 
 _ENUMERATED = 20_000
 
@@ -81,10 +81,10 @@ class RRSWithoutReplacement(SequentialRule):
 
     def _row(self, target: np.ndarray, draft: np.ndarray, law: DraftLaw) -> tuple[float, np.float64]:
         k = min(law.k, int((draft > 0).sum()))
+        if k == 1:
+            return overlap(np, target, draft), np.float64(0)
         if is_exact(target) or law.size(draft).tuples <= _ENUMERATED:
             return acceptance_by_enumeration(self, target, draft, law), np.float64(0)
-        if k == 1:
-            return 1 - excess(np, target, draft).sum(), np.float64(0)
         refused = _refused_after(target[None], draft[None], k, self.samples)
         error = refused.std(ddof=1) / np.sqrt(refused.size) if refused.size > 1 else 0.0
         return 1 - refused.mean(), np.float64(error)

@@ -1,16 +1,22 @@
-"""The short way through a model gives the model's own logits, to the last bit, or is not taken."""
+"""The short way through a model gives the model's own logits, to the last bit or with matrices laid out beforehand up
+to rounding, or is not taken."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from gpu_decoder import matrix
 from gpu_decoder import shortcut as ways
+from gpu_decoder.matrix import can_pack
 from gpu_decoder.models import LanguageModel
 from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
 
+WIDTHS = [1, 2, 3, 4, 5, 6, 8, 17, 33]
 SIZES = {
     "vocab_size": 40,
     "hidden_size": 48,
@@ -49,12 +55,55 @@ def read_twice(module: torch.nn.Module, width: int = 4) -> list[torch.Tensor]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_short_way_gives_the_same_bits(kind, dtype, monkeypatch):
     module = made(kind, dtype)
-    assert ways.shortcut(module) is not None
-    widths = [1, 2, 3, 4, 5, 6, 8, 17, 33]
-    short = [read_twice(module, width) for width in widths]
+    monkeypatch.setattr(ways, "_PACKED", 0)
+    way = ways.shortcut(module)
+    assert way is not None
+    assert not way.packed
+    short = [read_twice(module, width) for width in WIDTHS]
     monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
-    for width, got in zip(widths, short, strict=True):
+    for width, got in zip(WIDTHS, short, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(got, read_twice(module, width), strict=True)), width
+
+
+packing = pytest.mark.skipif(not can_pack(torch.empty(0)), reason="this build of torch lays no matrices out")
+
+
+@packing
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_packed_matrices_it_gives_the_same_up_to_rounding(kind, monkeypatch):
+    module = made(kind, torch.float32)
+    way = ways.shortcut(module)
+    assert way is not None
+    assert way.packed
+    short = [read_twice(module, width) for width in WIDTHS]
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+    for width, got in zip(WIDTHS, short, strict=True):
+        for a, b in zip(got, read_twice(module, width), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.std()), msg=str(width))
+
+
+@packing
+def test_a_weight_changed_in_place_is_packed_anew(monkeypatch):
+    module = made("llama", torch.float32)
+    before = read_twice(module)
+    module.model.layers[1].mlp.up_proj.bias.add_(1)  # pyright: ignore
+    module.model.layers[0].self_attn.k_proj.weight.mul_(2)  # pyright: ignore
+    after = read_twice(module)
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+    for old, got, wanted in zip(before, after, read_twice(module), strict=True):
+        assert (old - got).abs().max() > 0.1 * got.std()
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.std()))
+
+
+def _off(self, x):
+    return [1.01 * part for part in matrix.Matrix.__call__(self, x)]
+
+
+def test_packing_that_gives_other_logits_is_not_used(monkeypatch):
+    monkeypatch.setattr(matrix.PackedMatrix, "__call__", _off)
+    way = ways.shortcut(made("llama", torch.float32))
+    assert way is not None
+    assert not way.packed
 
 
 def test_it_is_taken(monkeypatch):
@@ -63,9 +112,10 @@ def test_it_is_taken(monkeypatch):
     taken = []
     way = ways.shortcut(module)
     assert way is not None
-    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: lambda *given: taken.append(1) or way(*given))
+    counted = replace(way, forward=lambda *given: taken.append(1) or way.forward(*given))
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: counted)
     read_twice(module)
-    assert taken == [1, 1]
+    assert taken == [1, 1, 1]
 
 
 def hooked(module):

@@ -18,6 +18,7 @@ PROMPTS = [f"w{i} w{(5 * i + 2) % 21}" for i in range(7)]
 SMALL = [
     "--conversations", "4", "--answers", "2", "--begun", "1", "--steps", "5", "--batch-tokens", "128",
     "--vocabulary", "20", "--full", "12", "--rank", "3", "--width", "32", "--hold-out", "3", "--seed", "5",
+    "--dtype", "bfloat16",
 ]  # fmt: skip
 RECIPE = Recipe(
     vocabulary=20, full=12, rank=3, width=32, hold_out=3,

@@ -19,6 +19,7 @@ from safetensors import safe_open
 
 from gpu_decoder import distil_command as command_module
 from gpu_decoder.distil import distil as distil_module
+from gpu_decoder.distil import evaluate as evaluate_module
 from gpu_decoder.distil.corpus import Corpus
 from gpu_decoder.distil.distil import distil
 from gpu_decoder.distil.evaluate import DRAFT_TEMPERATURES, cost, evaluate
@@ -31,6 +32,7 @@ from ot_spec import IID, WithoutReplacement, reheated
 from ot_spec.captured import read
 from ot_spec.errors import OptionError, PromptError, RecordFileError
 from solvers import get_selector, optimal_acceptance
+from solvers.gap import study
 from tests.distil.commands import PROMPTS, RECIPE, SMALL, contents, run
 
 SHAPES = ["feature", "llama"]
@@ -71,7 +73,7 @@ def test_json_is_as_the_help_says(made, shape):
     assert worth["cost"].keys() == {"target", "draft", "ratio"} and min(worth["cost"].values()) > 0
     assert worth["cost"]["ratio"] == pytest.approx(worth["cost"]["draft"] / worth["cost"]["target"])
     for one in worth["temperatures"].values():
-        assert {"positions", "overlap", "overlap_error", "target_entropy", "selectors"} == one.keys()
+        assert {"positions", "overlap", "overlap_error", "overlaps", "target_entropy", "selectors"} == one.keys()
         assert 0 < one["overlap"] < 1 and one["positions"] <= 3 * worth["tokens"]
         lines = {(line["law"], line["selector"], line["k"]): line for line in one["selectors"]}
         assert len(lines) == len(one["selectors"]) and {k for *_, k in lines} == {1, 2, 4, 8}
@@ -158,7 +160,7 @@ def test_the_same_command_again_does_nothing_and_says_the_same(made, tiny, promp
     out, said = made[shape]
     before = contents(out)
     monkeypatch.setattr(distil_module, "write_shard", lambda *args: pytest.fail("text is written again"))
-    monkeypatch.setattr(distil_module, "evaluate", lambda *args, **options: pytest.fail("it is judged again"))
+    monkeypatch.setattr(evaluate_module, "evaluate", lambda *args, **options: pytest.fail("it is judged again"))
     status, again = run("--out", out, "--target", tiny, "--prompts", prompts, "--shape", shape, "--json", *SMALL)
     assert (status, again) == (0, said)
     assert contents(out) == before
@@ -312,6 +314,13 @@ def test_prompts_with_nothing_in_them_are_refused(tmp_path, tiny):
         distil(tmp_path / "out", replace(RECIPE, hold_out=0), target=tiny, evaluation=[])
 
 
+@pytest.mark.parametrize(("has", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_the_target_writes_in_bfloat16_where_the_processor_has_it(tmp_path, tiny, monkeypatch, has, dtype):
+    monkeypatch.setattr(distil_module, "has_bfloat16", lambda device: has)
+    distil(tmp_path, replace(RECIPE, hold_out=0), target=tiny)
+    assert json.loads((tmp_path / "settings.json").read_text())["dtype"] == dtype
+
+
 def test_a_layer_that_the_target_does_not_have_is_refused(tmp_path, tiny):
     with pytest.raises(OptionError, match="layers 1 to 4, no layer 9"):
         distil(tmp_path, replace(RECIPE, tap=(1, 9), hold_out=0), target=tiny)
@@ -348,7 +357,10 @@ def test_the_numbers_are_those_of_the_laws(judged, heat):
     assert one["positions"] == len(rows) > 8 and found["prompts"] == ["0", "1", "2", "3"]
     overlaps = [(name, float(np.minimum(target, draft).sum())) for name, target, draft in rows]
     mean = np.mean([value for _, value in overlaps])
-    assert one["overlap"] == pytest.approx(mean, abs=1e-6)
+    assert one["overlap"] == pytest.approx(mean, abs=1e-6) == pytest.approx(one["overlaps"]["1"], abs=1e-6)
+    cold = [float(np.minimum(target, reheated(draft, 0.6)).sum()) for _, target, draft in rows]
+    assert one["overlaps"]["0.6"] == pytest.approx(np.mean(cold), abs=1e-5)
+    assert one["overlaps"].keys() == {f"{heat:g}" for heat in DRAFT_TEMPERATURES}
     residuals = [sum(value - mean for name, value in overlaps if name == prompt) for prompt in found["prompts"]]
     error = np.sqrt(4 / 3 * np.square(np.array(residuals)).sum()) / len(rows)
     assert one["overlap_error"] == pytest.approx(error, rel=1e-4)
@@ -377,7 +389,8 @@ def test_the_numbers_are_those_of_the_laws(judged, heat):
         assert means[line["draft_temperature"]] == pytest.approx(max(means.values()), abs=1e-5)
 
 
-def test_drafts_without_replacement_are_judged_on_rows_of_their_own(made, tiny, tmp_path):
+def test_drafts_without_replacement_are_judged_on_rows_of_their_own(made, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "DEAR_VOCAB", 4)
     target = load(tiny, "float32")
     drafter = get_drafter(made["feature"][0] / "drafter", target)
     options: dict[str, Any] = {"k": (1, 2), "tokens": 4, "temperatures": (1.0,)}
@@ -396,7 +409,7 @@ def test_an_interrupted_evaluation_goes_on(made, tiny, tmp_path, shape):
     drafter = get_drafter(made[shape][0] / "drafter", target)
     options: dict[str, Any] = {"k": (2,), "tokens": 4, "rows": 5, "temperatures": (1.0,)}
     whole = evaluate(target, drafter, prompts, tmp_path / "whole", **options)
-    for what in ("capturing", "iid and top then sample drafts", "without replacement drafts"):
+    for what in ("capturing", "judging selectors"):
 
         def die(doing: str, done: int, of: int, what: str = what) -> None:
             if doing.startswith(what) and done >= 1:

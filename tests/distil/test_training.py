@@ -223,7 +223,7 @@ def test_steps_of_their_own_are_weighed(tmp_path, corpus):
                 made = cells(student.head(states), batch.ids[where], batch.probs[where])
                 means.append(float(loss(made).mean()))
                 overlaps.append(1 - float(total_variation(made).mean()))
-        near = 0.02 if train_module._has_bfloat16("cpu") else 1e-5
+        near = 0.02 if train_module.has_bfloat16("cpu") else 1e-5
         assert found.loss == pytest.approx(sum(0.5**i * mean for i, mean in enumerate(means)), rel=near)
         assert found.overlap == pytest.approx(overlaps, rel=near)
 
@@ -232,7 +232,7 @@ def test_steps_of_their_own_are_weighed(tmp_path, corpus):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients_do_not_depend_on_how_many_logits_are_made_at_a_time(monkeypatch, corpus, shape, loss):
     """They are those of the weighed means, taken whole."""
-    monkeypatch.setattr(train_module, "_has_bfloat16", lambda device: False)
+    monkeypatch.setattr(train_module, "has_bfloat16", lambda device: False)
     batch = whole_batch(corpus, PLACES)
     settings = replace(SHORT, loss=loss, k=3, warm=0.0, unroll=3, decay=0.5)
     student = student_of(shape, TARGET, KNOWN, TAP)
@@ -250,7 +250,8 @@ def test_gradients_do_not_depend_on_how_many_logits_are_made_at_a_time(monkeypat
         found, _ = train_module._backward(student, batch, settings, 0, len(KNOWN))
         assert found == pytest.approx(float(whole.detach()), rel=1e-5)
         for name, weight in student.net.named_parameters():
-            torch.testing.assert_close(weight.grad, expected[name], rtol=1e-4, atol=1e-7)
+            wanted = expected[name]
+            torch.testing.assert_close(weight.grad, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
 
 
 def test_texts_shorter_than_the_steps_are_trained_on(tmp_path):

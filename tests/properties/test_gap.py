@@ -163,8 +163,23 @@ def test_tuned_rules_are_judged_at_their_best_temperature(table):
 def test_tuned_rules_are_compared_on_the_rows_they_share(table):
     some = table[(table["law"] != "without_replacement") | table["row"].isin([1, 4])]
     best: Any = tuned(some)
-    assert (best["rows"] == 2).all()
-    same(best, tuned(table[table["row"].isin([1, 4])]))
+    dear = best["law"] == "without_replacement"
+    assert (best["rows"][dear] == 2).all() and (best["rows"][~dear] == 6).all()
+    assert dear.any() and not dear.all()
+    whole: Any = tuned(table)
+    kept = ["draft_temperature", "acceptance", "standard_error", "won_by_iid"]
+    same(best[~dear][kept], whole[~dear][kept])
+    line = best[(best["source"] == "dirichlet") & (best["k"] == 4) & (best["selector"] == "k_seq")].iloc[0]
+    mine = some[(some["source"] == "dirichlet") & (some["k"] == 4) & some["row"].isin([1, 4])]
+
+    def values(law: str, selector: str, heat: float) -> Any:
+        where = (mine["law"] == law) & (mine["selector"] == selector) & (mine["draft_temperature"] == heat)
+        return mine[where].set_index("row")["acceptance"]
+
+    reference = best[(best["source"] == "dirichlet") & (best["k"] == 4) & dear & (best["selector"] == OPTIMUM)].iloc[0]
+    won = values("without_replacement", OPTIMUM, reference["draft_temperature"])
+    won = won - values("iid", "k_seq", line["draft_temperature"])
+    assert len(won) == 2 and line["won_by_without_replacement"] == pytest.approx(won.mean())
 
 
 def test_nothing_shared_nothing_lost(table):
