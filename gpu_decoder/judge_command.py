@@ -16,8 +16,9 @@ from gpu_decoder.drafters import get_drafter
 from gpu_decoder.models import DEFAULT, load
 from gpu_decoder.options import AsJson, Device, DType, Prompts, Target
 from gpu_decoder.prompt_file import DEMO_PROMPTS, held_out, read_prompts
+from gpu_decoder.verify import TreeReader
 from ot_spec.cli import emit_json
-from ot_spec.errors import RecordFileError
+from ot_spec.errors import OptionError, RecordFileError
 from solvers.gap.screen import new_table, output
 
 
@@ -60,8 +61,19 @@ def judge_command(
     given = read_prompts(prompts)
     if hold_out is not None:
         _, given = held_out(given, hold_out, seed)
+    if not given:
+        raise OptionError("there are no prompts to judge by")
+    for name, value, least in (
+        ("tokens", tokens, 1),
+        ("rows", rows, 1),
+        ("dear_rows", dear_rows, 0),
+        ("seed", seed, 0),
+    ):
+        if value < least:
+            raise OptionError(f"{name} must be at least {least}, got {value}")
     model = load(target, dtype, device)
     drafter = get_drafter(draft, model)
+    drafter.start(TreeReader(model, 1, getattr(drafter, "tap", ())), 1)  # refuses what is none for this target
     options = {"tokens": tokens, "rows": rows, "dear_rows": dear_rows, "seed": seed}
     settings = {"target": model.name, "drafter": drafter.name, "dtype": dtype, **options}
     out.mkdir(parents=True, exist_ok=True)

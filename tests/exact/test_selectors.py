@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
 
 import numpy as np
@@ -13,6 +14,7 @@ from ot_spec.arrays import as_fraction, is_exact
 from ot_spec.errors import CandidateError, OptionError, ShapeError, UnsupportedLawError
 from ot_spec.selector import Selector, acceptance_by_enumeration, as_float, select_law
 from solvers import SELECTORS, get_selector, optimal_acceptance
+from solvers.gap.study import default_selectors
 from solvers.selectors import KSeq, RRSWithoutReplacement
 from solvers.selectors.k_seq import _tangents
 from solvers.selectors.rule import SequentialRule
@@ -366,3 +368,19 @@ def test_inputs_are_neither_written_nor_remembered():
         assert [a.tobytes() for a in arrays] == before
         for a in arrays:
             a.flags.writeable = True
+
+
+@pytest.mark.parametrize("law", [IID(1), WithoutReplacement(1), TopThenSample(1)], ids=lambda law: law.name)
+def test_one_candidate_is_not_enumerated(law, monkeypatch):
+    """It is accepted with probability sum min(target, draft), of however many tokens; enumeration took minutes."""
+    target, draft = (row[0] for row in families.draw("softmax_normal", 3, 12_000, 1))
+    modules = {type(get_selector(name)).__module__ for name in SELECTORS}
+    for module in modules:
+        if hasattr(sys.modules[module], "acceptance_by_enumeration"):
+            monkeypatch.setattr(f"{module}.acceptance_by_enumeration", lambda *given: pytest.fail("enumerated"))
+    asked = [get_selector(name) for name in default_selectors()]
+    asked = [rule for rule in asked if rule.supports(law) and rule.name != "membership"]
+    assert {"rrs_without_replacement", "optimal_without_replacement", "k_seq", "optimal"} <= {r.name for r in asked}
+    for rule in asked:
+        found = float(rule.acceptance(target, draft, law))
+        assert found == pytest.approx(np.minimum(target, draft).sum(), abs=1e-9), rule.name
