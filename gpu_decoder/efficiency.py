@@ -18,7 +18,7 @@ WATCHED = ("optimal", "k_seq", "rrs", "maximal_coupling")
 
 def efficiency_table(
     target: LanguageModel,
-    drafter: Drafter | str,
+    drafter: Drafter | str | None,
     prompts: Sequence[str] | Sequence[Sequence[int]],
     *,
     selectors: Sequence[str] = ("k_seq",),

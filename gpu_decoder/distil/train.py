@@ -14,6 +14,7 @@ import torch
 
 from gpu_decoder.distil.corpus import Batch, Corpus, Piece
 from gpu_decoder.distil.losses import Cells, cells, kl, optimal_loss, total_variation
+from gpu_decoder.distil.muon import PreciseMuon
 from gpu_decoder.distil.students import Student
 from gpu_decoder.distil.whole import write_whole
 from gpu_decoder.models import has_bfloat16
@@ -158,8 +159,9 @@ def _optimisers(net: torch.nn.Module, settings: TrainSettings) -> list[torch.opt
         p for name, p in named if (p.ndim == 2 and ".layers." in f".{name}") or name in ("fuse.weight", "join.weight")
     ]
     outer = [p for _, p in named if all(p is not other for other in inner)]
+    muon = torch.optim.Muon if has_bfloat16(inner[0].device.type) else PreciseMuon
     return [
-        torch.optim.Muon([{"params": inner, "peak": settings.matrix_rate}], weight_decay=0.01),
+        muon([{"params": inner, "peak": settings.matrix_rate}], weight_decay=0.01),
         torch.optim.AdamW([{"params": outer, "peak": settings.rate}], betas=(0.9, 0.95), weight_decay=0.01),
     ]
 
