@@ -41,7 +41,7 @@ def judge_command(
     rows: Annotated[int, typer.Option(help="Positions that the selectors are judged on, evenly spread.")] = 96,
     dear_rows: Annotated[
         int, typer.Option(help="The same for drafts without replacement of more than 4,096 tokens.")
-    ] = 4,
+    ] = 12,
     dtype: DType = "float32",
     device: Device = "cpu",
     seed: Annotated[int, typer.Option(help="Of the target's text, and of the prompts held out.")] = 0,

@@ -66,7 +66,7 @@ def evaluate(
     k: Sequence[int] = (1, 2, 4, 8),
     tokens: int = 24,
     rows: int = 96,
-    dear_rows: int = 4,
+    dear_rows: int = 12,
     seed: int = 0,
     jobs: int | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, of: None,

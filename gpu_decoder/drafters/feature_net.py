@@ -161,7 +161,7 @@ class FeatureNet(nn.Module):
     @cached_property
     def _products(self) -> _Products:
         config, packed = self.config, can_pack(self.join.weight)
-        whole: Any = SimpleNamespace(weight=self._rows, bias=None) if self.head is None else self.head
+        whole = SimpleNamespace(weight=self.rows, bias=None)
         weights = [layer_of(layer, packed) for layer in self.layers]
         parts: Any = self.tail or ()
         return _Products(
