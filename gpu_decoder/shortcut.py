@@ -128,7 +128,7 @@ def shortcut(module: torch.nn.Module) -> Shortcut | None:
             own, way = _tree_logits(module, None), _way(module, packed=False)
             if all(torch.equal(a, b) for a, b in zip(own, _tree_logits(module, way.forward), strict=True)):
                 _known[module] = way
-                if can_pack(module.get_input_embeddings().weight) and _bytes(module) <= _PACKED:
+                if can_pack(next(module.parameters())) and _bytes(module) <= _PACKED:
                     way = _way(module, packed=True)
                     if all(_close(a, b) for a, b in zip(own, _tree_logits(module, way.forward), strict=True)):
                         _known[module] = way

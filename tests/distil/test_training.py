@@ -251,6 +251,7 @@ def test_gradients_do_not_depend_on_how_many_logits_are_made_at_a_time(monkeypat
         assert found == pytest.approx(float(whole.detach()), rel=1e-5)
         for name, weight in student.net.named_parameters():
             wanted = expected[name]
+            assert wanted is not None
             torch.testing.assert_close(weight.grad, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
 
 
