@@ -37,8 +37,8 @@ class PackedMatrix(Matrix):
         self._state: Any = None
 
     def __call__(self, x: torch.Tensor) -> list[torch.Tensor]:
-        if torch.is_grad_enabled():
-            return super().__call__(x)
+        if torch.is_grad_enabled() or x.dtype != torch.float32 or x.device.type != "cpu":
+            return super().__call__(x)  # a training, or a model moved since
         state = [(a.data_ptr(), _version(a)) for part in self._parts for a in part if a is not None]
         if state != self._state:
             self._packed, self._bias = _packed(self._parts)

@@ -95,6 +95,18 @@ def test_a_weight_changed_in_place_is_packed_anew(monkeypatch):
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.std()))
 
 
+@packing
+def test_a_model_converted_since_is_read_as_it_is(monkeypatch):
+    module = made("llama", torch.float32)
+    read_twice(module)
+    module.to(torch.float64)
+    after = read_twice(module)
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+    for got, wanted in zip(after, read_twice(module), strict=True):
+        assert got.dtype == torch.float64
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.std()))
+
+
 def _off(self, x):
     return [1.01 * part for part in matrix.Matrix.__call__(self, x)]
 
