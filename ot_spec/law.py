@@ -9,6 +9,7 @@ Order of processing, here and everywhere: temperature, top-k, top-p of the renor
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -44,9 +45,9 @@ def from_probs(probs: Any, *, name: str = "law", check: bool = True) -> Array:
     """A law from probabilities: checked, in float64, normalised once.
 
     probs: (..., V) of float16/32/64, integers, exact rationals (or strings such as "1/3"), numpy, torch or nested
-    lists. A row whose float64 sum is within 64 eps of its own dtype of 1 is divided by that sum; exact rows must
-    sum to exactly 1. `check=False` skips the checks (they wait for the device): NaN then travels on, and a
-    selector flags the row.
+    lists. A row whose float64 sum is within max(64, sqrt V) eps of its own dtype of 1 is divided by that sum, since a
+    softmax in float32 is off by so much on some processors; exact rows must sum to exactly 1. `check=False` skips the
+    checks (they wait for the device): NaN then travels on, and a selector flags the row.
 
     Raises LawError naming the first bad row and the amount: NaN, infinite or negative entries, a sum that is off;
     ShapeError for an array without an axis or with V = 0.
@@ -73,7 +74,7 @@ def from_probs(probs: Any, *, name: str = "law", check: bool = True) -> Array:
     law = xp.astype(law, xp.float64)
     sums = total(xp, law, keepdims=True)
     if check:
-        _check(xp, law, sums[..., 0], TOLERANCE_EPS * eps, name)
+        _check(xp, law, sums[..., 0], max(TOLERANCE_EPS, math.sqrt(law.shape[-1])) * eps, name)
     return law / sums
 
 

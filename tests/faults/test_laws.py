@@ -227,5 +227,15 @@ def test_F97_a_batch_of_float32_rows_and_their_tolerance():
     check_accepted(from_probs, rows)
     spoiled = rows.copy()
     spoiled[1, 0] += 1e-4
-    with refused(LawError, "row 1", "sum to 1 +", "allowed is 7.63e-06"):
+    with refused(LawError, "row 1", "sum to 1 +", "allowed is 4.62e-05"):
         from_probs(spoiled)
+
+
+def test_F97_the_tolerance_grows_with_the_vocabulary_and_no_faster_than_its_root():
+    """Sums as far off as the slowest float32 softmax met, on any processor; a row of few tokens gets no more."""
+    large = np.full(150_000, (1 + 1.4e-5) / 150_000, dtype=np.float32)
+    check_accepted(from_probs, large)
+    for vocab, off, allowed in ((150_000, 1e-4, "4.62e-05"), (100, 1.4e-5, "7.63e-06")):
+        law = np.full(vocab, (1 + off) / vocab, dtype=np.float32)
+        with refused(LawError, "sum to 1 +", f"allowed is {allowed}"):
+            from_probs(law)
