@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## capture laws of the default model, run the gap study, print tables, draw pictures, decode
 	$(BIN)/ot-spec capture --tokens 8 --out out/demo/captured
 	$(BIN)/ot-spec gap --captured out/demo/captured --limit 48 --jobs $(JOBS) \
-	  --family dirichlet --family zipf --family softmax_normal --rows 16 --dear-rows 2 --worst-case --out out/demo/gap
+	  --family dirichlet --family zipf --family softmax_normal --rows 16 --dear-rows 6 --worst-case --out out/demo/gap
 	$(BIN)/ot-spec decode "Why is the sky blue?" --max-new-tokens 32 --temperature 0.7 --measure --out out/demo/decoded
 	@echo "laws: out/demo/captured   tables and pictures: out/demo/gap   decode: out/demo/decoded"
 
