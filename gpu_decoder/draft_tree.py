@@ -12,7 +12,7 @@ import torch
 from gpu_decoder.coins import Coins
 from gpu_decoder.drafters import DraftSession, Scores, widened
 from gpu_decoder.tree_slots import Block
-from ot_spec.arrays import Array, gather, is_numpy, like, namespace, to_numpy, total
+from ot_spec.arrays import Array, gather, is_exact, is_numpy, like, namespace, to_numpy, total
 from ot_spec.draft_law import IID, DraftLaw, Fixed, HubPair, TopThenSample, WithoutReplacement
 from ot_spec.errors import LawError, OptionError
 from ot_spec.tree import DraftTree, LawsByNode
@@ -130,7 +130,7 @@ def check_size(candidates: int, length: int) -> None:
 
 @dataclass
 class _Growing:
-    """One row's tree while it grows. tokens, parents, chances by node; draws in order; law rows by place (0: root)."""
+    """One row's tree while it grows. tokens, parents, chances by node; draws in order; law rows by node (-1: root)."""
 
     text: Sequence[int]
     depth: int
@@ -141,6 +141,7 @@ class _Growing:
     draws: list[int] = field(default_factory=list)
     frontier: list[int] = field(default_factory=lambda: [-1])
     rows: dict[int, Array] = field(default_factory=dict)
+    ids: np.ndarray | None = None  # of the tokens that the law rows are of, where they are not 0, 1, ..
     places: dict[int, int] = field(default_factory=lambda: {-1: -1})  # of nodes among the tokens the drafter has read
 
     def prefix(self, node: int) -> list[int]:
@@ -149,6 +150,10 @@ class _Growing:
             path.append(self.tokens[node])
             node = self.parents[node]
         return [*self.text, *path[::-1]]
+
+    def named(self, tokens: list[int]) -> list[int]:
+        """Token ids of places in a law row; an empty slot stays -1."""
+        return tokens if self.ids is None else [int(self.ids[token]) if token >= 0 else -1 for token in tokens]
 
     def add(self, parent: int, tokens: list[int], chances: list[float]) -> list[int]:
         """Draw these children; the distinct nodes among them."""
@@ -243,23 +248,27 @@ def _lay_out_laws(
         logits = logits[possible]
         if not len(logits):
             return
-    laws, place = _widened(law(logits), ids, vocab), 0
+    laws, place = law(logits), 0
+    if not is_numpy(laws) or (ids is not None and not bool((ids[1:] > ids[:-1]).all())):
+        laws, ids = _widened(laws, ids, vocab), None  # a device reads all of them; ties fall to the lowest id
+    names = None if ids is None else to_numpy(ids)
     for row in rows:
+        row.ids = names
         for node in row.frontier:
             row.rows[node] = laws[place]
             place += 1
 
 
-def _widened(laws: Array, ids: torch.Tensor | None, vocab: int) -> Array:
+def _widened(laws: Array, ids: torch.Tensor | np.ndarray | None, vocab: int) -> Array:
     """Laws of the tokens `ids`, or of the first ones, over V tokens."""
     if ids is None and laws.shape[-1] == vocab:
         return laws
     xp = namespace(laws)
-    nothing = xp.zeros_like(laws[:, :1]) * 0
-    if ids is None:
-        return xp.concat([laws, xp.broadcast_to(nothing, (len(laws), vocab - laws.shape[-1]))], axis=-1)
-    wide = xp.broadcast_to(nothing, (len(laws), vocab)) + nothing
-    wide[:, to_numpy(ids) if is_numpy(laws) else ids] = laws
+    if is_exact(laws):
+        wide = np.full((len(laws), vocab), laws[0, 0] * 0)
+    else:
+        wide = xp.zeros((len(laws), vocab), dtype=laws.dtype, device=laws.device)
+    wide[:, slice(laws.shape[-1]) if ids is None else ids] = laws
     return wide
 
 
@@ -279,7 +288,7 @@ def _grow_level(policy: TreePolicy, rows: list[_Growing], level: int) -> None:
     for row in rows:
         row.frontier = []
     for (row, node), tokens in zip(asked, found, strict=True):
-        row.frontier += row.add(node, tokens, [1.0] * len(tokens))
+        row.frontier += row.add(node, row.named(tokens), [1.0] * len(tokens))
 
 
 def _samples(laws: list[Array], of: list[DraftLaw], coins: list[np.ndarray]) -> list[list[int]]:
@@ -341,7 +350,7 @@ def _best(policy: BestFirst, row: _Growing, tops: list[list[tuple[float, int]]])
     found: list[int] = []
     for minus, node, token in sorted(offers)[: policy.nodes]:
         if minus < bar:
-            found += row.add(node, [token], [-minus])
+            found += row.add(node, row.named([token]), [-minus])
     return found
 
 
@@ -355,7 +364,8 @@ def _finished(row: _Growing, policy: TreePolicy, vocab: int) -> Draft:
 
     def law(place: int) -> Array:
         # a node without children: nothing reads its law
-        return row.rows[place - 1] if place - 1 in row.rows else next(iter(row.rows.values()))
+        law = row.rows[place - 1] if place - 1 in row.rows else next(iter(row.rows.values()))
+        return _widened(law[None], row.ids, vocab)[0]
 
     return Draft(tree, LawsByNode(inner, vocab, law))
 

@@ -20,12 +20,21 @@ Array = Any
 
 def namespace(*arrays: Array) -> Any:
     """The array-api namespace of the arrays; plain sequences and scalars count as numpy."""
+    kinds = {*map(type, arrays)}
+    if len(kinds) == 1 and (found := _namespaces.get(*kinds)):
+        return found
     known = [a for a in arrays if array_api_compat.is_array_api_obj(a)]
     try:
-        return array_api_compat.array_namespace(*(known or [np.empty(0)]))
+        found = array_api_compat.array_namespace(*(known or [np.empty(0)]))
     except TypeError:
         kinds = " and ".join(dict.fromkeys(type(a).__module__.partition(".")[0] for a in known))
         raise ShapeError(f"arrays of {kinds} do not mix; convert one of them") from None
+    if len(kinds) == 1 and known:
+        _namespaces[next(iter(kinds))] = found
+    return found
+
+
+_namespaces: dict[type, Any] = {}
 
 
 def is_exact(array: Array) -> bool:
@@ -131,6 +140,8 @@ def ratio(xp: Any, top: Array, bottom: Array, otherwise: Any) -> Array:
 def _full(xp: Any, value: Any, model: Array) -> Any:
     if is_exact(model) or array_api_compat.is_array_api_obj(value):
         return constant(value, model) if isinstance(value, int) else value
+    if is_numpy(model):
+        return model.dtype.type(value)
     return xp.full((), value, dtype=model.dtype, device=array_api_compat.device(model))
 
 
@@ -203,9 +214,12 @@ def or_else(xp: Any, weights: Array, otherwise: Array) -> Array:
 
 def gather(xp: Any, rows: Array, index: Array) -> Array:
     """rows[..., index[..., j]] for each j, broadcasting the leading axes."""
-    lead = np.broadcast_shapes(tuple(rows.shape[:-1]), tuple(index.shape[:-1]))
-    rows = xp.broadcast_to(rows, (*lead, rows.shape[-1]))
-    index = xp.broadcast_to(index, (*lead, index.shape[-1]))
+    if is_numpy(rows) and rows.size == rows.shape[-1]:
+        return rows.reshape(-1)[index]
+    if rows.shape[:-1] != index.shape[:-1]:
+        lead = np.broadcast_shapes(tuple(rows.shape[:-1]), tuple(index.shape[:-1]))
+        rows = xp.broadcast_to(rows, (*lead, rows.shape[-1]))
+        index = xp.broadcast_to(index, (*lead, index.shape[-1]))
     return xp.take_along_axis(rows, index, axis=-1)
 
 
@@ -218,6 +232,8 @@ def pick(weights: Array, coins: Array) -> Array:
     """
     xp = namespace(weights)
     coins = coins_like(coins, weights)
+    if is_numpy(weights) and not is_exact(weights) and weights.shape[-1] > 8 * _SUMMED:
+        return _pick_by_blocks(weights, coins)
     cdf = cumulative(xp, weights)
     found = search(cdf, coins * cdf[..., -1:])
     if is_numpy(weights):
@@ -225,6 +241,24 @@ def pick(weights: Array, coins: Array) -> Array:
     else:  # the last positive token is where the running sum first reaches its total
         last = xp.searchsorted(cdf.contiguous(), cdf[..., -1:].contiguous(), right=False)[..., 0]
     return xp.minimum(found, xp.broadcast_to(last, found.shape[:-1])[..., None])
+
+
+def _pick_by_blocks(weights: np.ndarray, coins: np.ndarray) -> np.ndarray:
+    """`pick` from long rows: the block, by running sums of the blocks' totals, then the token, by those in the block."""
+    size = weights.shape[-1]
+    short = -size % _SUMMED
+    if short:
+        weights = np.concatenate([weights, np.zeros((*weights.shape[:-1], short))], axis=-1)
+    blocks = weights.reshape(*weights.shape[:-1], -1, _SUMMED)
+    ends = np.cumsum(blocks.sum(axis=-1), axis=-1)
+    aims = coins * ends[..., -1:]
+    last = (ends < ends[..., -1:]).sum(axis=-1, keepdims=True)  # the first at which the total is reached
+    which = np.minimum(search(ends, aims), last)
+    inside = aims - gather(np, np.concatenate([ends[..., :1] * 0, ends], axis=-1), which)
+    blocks = np.broadcast_to(blocks, (*which.shape[:-1], *blocks.shape[-2:]))
+    sums = np.cumsum(np.take_along_axis(blocks, which[..., None], axis=-2), axis=-1)
+    place = np.minimum((sums <= inside[..., None]).sum(axis=-1), (sums < sums[..., -1:]).sum(axis=-1))
+    return np.where(ends[..., -1:] > 0, which * _SUMMED + place, size - 1)
 
 
 def search(levels: Array, aims: Array) -> Array:

@@ -188,27 +188,35 @@ def from_logits(
     if xp.isdtype(logits.dtype, "integral"):
         logits = xp.astype(logits, xp.float64)
     temperature = _temperature(temperature, logits)
-    if check:
-        _check_logits(xp, logits)
     rows = xp.reshape(logits, (-1, logits.shape[-1]))
-    device = getattr(logits, "device", None)
-    law = xp.empty(rows.shape, dtype=xp.float64, device=device)
     heat = np.broadcast_to(temperature, tuple(logits.shape[:-1])).reshape(-1, 1)
-    step = max(1, _BLOCK // rows.shape[-1]) if may_wait(rows) else max(1, rows.shape[0])
-    for start in range(0, rows.shape[0], step):
-        block = slice(start, start + step)
-        law[block] = _softmax(xp, rows[block], heat[block])
+    step = max(1, _BLOCK // rows.shape[-1]) if may_wait(rows) else rows.shape[0]
+    if rows.shape[0] <= step:
+        law = _softmax(xp, rows, heat, logits if check else None)
+    else:
+        law = xp.empty(rows.shape, dtype=xp.float64, device=getattr(logits, "device", None))
+        for start in range(0, rows.shape[0], step):
+            block = slice(start, start + step)
+            law[block] = _softmax(xp, rows[block], heat[block], logits if check else None)
     return filtered(xp.reshape(law, logits.shape), top_k=top_k, top_p=top_p, min_p=min_p)
 
 
-def _softmax(xp: Any, logits: Array, temperature: np.ndarray) -> Array:
+def _softmax(xp: Any, logits: Array, temperature: np.ndarray, checked: Array | None) -> Array:
+    """Rows (n, V) of `checked`, which is looked at as a whole where one of them is no row of logits."""
     weights = xp.astype(logits, xp.float64)
+    top = xp.max(weights, axis=-1, keepdims=True)
+    if checked is not None and not bool(xp.all(xp.isfinite(top))):
+        _refuse_logits(xp, checked)  # NaN or +inf where any entry is, -inf where all are
     with np.errstate(over="ignore"):  # -inf is right for what is further down than a float can say
-        weights = weights - xp.max(weights, axis=-1, keepdims=True)
+        weights -= top
         if (temperature != 1).any():
-            weights = weights / like(np.where(temperature > 0, temperature, 1.0), logits)
-    weights = xp.exp(weights)
-    law = weights / total(xp, weights, keepdims=True)
+            weights /= like(np.where(temperature > 0, temperature, 1.0), logits)
+    law = xp.exp(weights)
+    mass = total(xp, law, keepdims=True)
+    if getattr(law, "requires_grad", False):  # what exp made is needed for its gradient
+        law = law / mass
+    else:
+        law /= mass
     if (temperature > 0).all():
         return law
     return xp.where(like(temperature > 0, logits), law, one_hot(xp, xp.argmax(logits, axis=-1), law))
@@ -232,10 +240,7 @@ def _temperature(temperature: Any, model: Array) -> np.ndarray:
     return host
 
 
-def _check_logits(xp: Any, logits: Array) -> None:
-    top = xp.max(logits, axis=-1)
-    if bool(xp.all(xp.isfinite(top))):  # max is NaN or +inf where any entry is, -inf where all are
-        return
+def _refuse_logits(xp: Any, logits: Array) -> None:
     rows = np.atleast_2d(to_numpy(xp.astype(logits, xp.float64)))
     for index in np.ndindex(rows.shape[:-1]):
         row, where = rows[index], _row_name("logits", index if logits.ndim > 1 else ())

@@ -119,7 +119,9 @@ class _FeatureSession:
         return [self._scores(part) for part in made]
 
     def _scores(self, states: torch.Tensor) -> Scores:
-        return Scores(self._net.logits(states), ids=self._net.vocabulary)
+        ids, places = self._net.ascending
+        logits = self._net.logits(states)
+        return Scores(logits.gather(-1, places.expand_as(logits)), ids=ids)
 
     def end(self) -> None:
         self._pairs.slots.drop()

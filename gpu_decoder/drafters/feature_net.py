@@ -155,7 +155,8 @@ class FeatureNet(nn.Module):
         if self.head is None:
             head = target.model.get_output_embeddings().weight.detach()
             self._rows = head[self.vocabulary[: self.config.rows].to(head.device)].to(weight.device)
-        vars(self).pop("_products", None)
+        for made in ("_products", "ascending"):
+            vars(self).pop(made, None)
         return self.to(weight.device)
 
     @cached_property
@@ -176,6 +177,12 @@ class FeatureNet(nn.Module):
     def rows(self) -> torch.Tensor:
         """The rows of the whole width."""
         return self._rows if self.head is None else self.head.weight
+
+    @cached_property
+    def ascending(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The draft vocabulary in ascending order, and the places of these tokens among the logits."""
+        ids, places = self.vocabulary.sort()
+        return ids, places
 
     # ---- what it computes
 

@@ -19,14 +19,14 @@ VOCABULARY = "draft_vocabulary"
 
 
 def draft_vocabulary(model: LanguageModel) -> torch.Tensor | None:
-    """The ids that a model drafts, where its configuration names them."""
+    """The ids that a model drafts, ascending, where its configuration names them."""
     ids = getattr(model.model.config, VOCABULARY, None)
     if ids is None:
         return None
     listed = list(ids) if isinstance(ids, list | tuple) else []
     if not listed or not all(type(i) is int and 0 <= i < model.vocab for i in listed) or len({*listed}) < len(listed):
         raise ModelError(f"the {VOCABULARY} of {model.name!r} should be a list of different ids 0 to {model.vocab - 1}")
-    return torch.tensor(listed, device=_device_of_logits(model))
+    return torch.tensor(sorted(listed), device=_device_of_logits(model))
 
 
 def _device_of_logits(model: LanguageModel) -> torch.device:

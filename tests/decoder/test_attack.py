@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from gpu_decoder import Decoder
-from gpu_decoder.drafters import FeatureDrafter
+from gpu_decoder.drafters import FeatureDrafter, get_drafter
 from gpu_decoder.drafters.feature_net import FeatureConfig
 from gpu_decoder.drafters.model import VOCABULARY
 from gpu_decoder.tree_slots import Block
@@ -127,6 +127,38 @@ def test_a_draft_vocabulary_of_one_token_in_half_precision(target, seed):
     """Its few logits have no spread to measure a difference by."""
     draft = toys.drafting(toys.toy(43, 8, dtype=torch.bfloat16), [seed])
     assert len(Decoder(target, draft, candidates=1).generate([[1, 2]], 4)[0].tokens) == 4
+
+
+class Shuffled:
+    """A drafter whose logits come in another order of tokens: in tenths, so that some are alike."""
+
+    name = "shuffled"
+
+    def __init__(self, drafter, order):
+        self.drafter, self.order = drafter, order
+
+    def start(self, target, rows):
+        session = self.drafter.start(target, rows)
+        begin, extend = session.begin, session.extend
+        session.begin = lambda texts: [self._moved(scores) for scores in begin(texts)]
+        session.extend = lambda blocks: [self._moved(scores) for scores in extend(blocks)]
+        return session
+
+    def _moved(self, scores):
+        logits = (scores.logits * 10).round() / 10
+        return scores._replace(logits=logits[:, self.order], ids=scores.ids[self.order])
+
+
+@pytest.mark.parametrize(
+    "selector", ["optimal", "traversal", "rrs_without_replacement", "top_then_sample", "hub", "point_mass"]
+)
+def test_the_order_in_which_tokens_are_drafted_does_not_matter(target, selector):
+    own = get_drafter(toys.drafting(toys.toy(1, 8, dtype=torch.float32), [0, 2, 3, 5, 7]), target)
+    made = []
+    for order in ([0, 1, 2, 3, 4], [3, 0, 4, 2, 1]):
+        decoder = Decoder(target, Shuffled(own, order), selector=selector, candidates=2, length=3)
+        made.append([row.tokens for row in decoder.generate([[1, 2], [3]], 30, temperature=1.5, ends=frozenset())])
+    assert made[0] == made[1]
 
 
 def test_a_head_inside_another_module_drafts_the_same(target):

@@ -68,10 +68,12 @@ def test_the_short_way_gives_the_same_bits(kind, dtype, monkeypatch):
 packing = pytest.mark.skipif(not can_pack(torch.empty(0)), reason="this build of torch lays no matrices out")
 
 
-@packing
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_packed_matrices_it_gives_the_same_up_to_rounding(kind, monkeypatch):
-    module = made(kind, torch.float32)
+def test_with_packed_matrices_it_gives_the_same_up_to_rounding(kind, dtype, monkeypatch):
+    if not can_pack(torch.empty(0, dtype=dtype)):
+        pytest.skip(f"{dtype} matrices are not laid out here")
+    module = made(kind, dtype)
     way = ways.shortcut(module)
     assert way is not None
     assert way.packed
@@ -79,7 +81,9 @@ def test_with_packed_matrices_it_gives_the_same_up_to_rounding(kind, monkeypatch
     monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
     for width, got in zip(WIDTHS, short, strict=True):
         for a, b in zip(got, read_twice(module, width), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4 * float(b.std()), msg=str(width))
+            # in bfloat16 the same bits in all that was seen; at most a few of its steps of 2^-8 could part them
+            rtol = 1e-4 if dtype == torch.float32 else 2e-2
+            torch.testing.assert_close(a, b, rtol=rtol, atol=rtol * float(b.std()), msg=str(width))
 
 
 @packing

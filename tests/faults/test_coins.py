@@ -12,6 +12,7 @@ import array_api_compat.torch
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ot_spec import IID, TopThenSample, WithoutReplacement, arrays, fractions, from_probs, kernels, output_law
@@ -299,6 +300,42 @@ def test_recorded_draws(fault):
         right = np.atleast_1d(case["right"])
         thrown = np.array(case.get("coins", np.zeros(len(right))))
         assert pick(np.array(case["weights"]), thrown).tolist() == right.tolist()
+
+
+LONG = st.builds(
+    lambda size, places, masses, parts: Wheel(*long_row(size, places, masses, parts)),
+    st.integers(2049, 5000),
+    st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=12),
+    st.lists(st.integers(1, 2**20), min_size=12, max_size=12),
+    st.lists(st.floats(0, 1, exclude_max=True), max_size=4),
+)
+
+
+def long_row(size, places, masses, parts) -> tuple[np.ndarray, np.ndarray]:
+    """A few whole weights in a long row, so that all sums are exact; coins at every breakpoint, just before it, at 1
+    and wherever else is asked."""
+    row = np.zeros(size)
+    for place, mass in zip(places, masses, strict=False):
+        row[int(place * size)] = mass
+    whole = 2**24
+    row[np.flatnonzero(row)[-1]] += whole - row.sum()
+    breaks = np.cumsum(row[row > 0])[:-1] / whole
+    return row, np.concatenate([[0.0, LAST_COIN, 1.0], parts, breaks, np.nextafter(breaks, -1)])
+
+
+@given(LONG)
+def test_long_rows_are_drawn_from_by_the_same_rule(case):
+    for scale in (1.0, 2.0**-60):
+        check_drawn(pick, Wheel(case.weights * scale, case.coins))
+
+
+def test_long_rows_are_drawn_from_beside_each_other():
+    rows = np.stack([np.roll(np.arange(3000.0), i) for i in range(3)])
+    thrown = np.linspace(0, 1, 50, endpoint=False)
+    alone = np.stack([pick(row, thrown) for row in rows])
+    assert pick(rows, thrown).tolist() == alone.tolist() == pick(rows, np.stack([thrown] * 3)).tolist()
+    assert pick(rows[0], np.stack([thrown] * 2)).tolist() == [alone[0].tolist()] * 2
+    assert pick(np.zeros((2, 3000)), thrown[:2]).tolist() == [[2999] * 2] * 2
 
 
 def test_one_coin_has_the_recorded_law():
