@@ -244,7 +244,7 @@ def pick(weights: Array, coins: Array) -> Array:
 
 
 def _pick_by_blocks(weights: np.ndarray, coins: np.ndarray) -> np.ndarray:
-    """`pick` from long rows: the block, by running sums of the blocks' totals, then the token, by those in the block."""
+    """`pick` from long rows: the block by running sums of the blocks' totals, then the token by those in the block."""
     size = weights.shape[-1]
     short = -size % _SUMMED
     if short:
