@@ -292,35 +292,34 @@ def _grow_level(policy: TreePolicy, rows: list[_Growing], level: int) -> None:
 
 
 def _samples(laws: list[Array], of: list[DraftLaw], coins: list[np.ndarray]) -> list[list[int]]:
-    """What each law draws; those on a device are drawn from together and come to the host in one copy."""
-    if not laws or is_numpy(laws[0]):
-        return [_sampled(*each) for each in zip(laws, of, coins, strict=True)]
-    xp, groups = namespace(laws[0]), {}
+    """What each law draws, those of one kind together; from a device it comes in one copy."""
+    groups: dict[tuple[str, int], list[int]] = {}
     for place, law in enumerate(of):
         groups.setdefault((law.name, law.k), []).append(place)
+    found: list[list[int]] = [[]] * len(laws)
     parts = []
     for places in groups.values():
+        xp = namespace(laws[0])
         masses = xp.stack([laws[place] for place in places])
         tokens = of[places[0]].sample(masses, like(np.stack([coins[place] for place in places]), masses)).tokens
+        if is_numpy(masses):
+            for place, row in zip(places, tokens.tolist(), strict=True):
+                # where the support is short, all of it is drawn, as by the same law with fewer slots
+                found[place] = [t for t in row if t >= 0 and laws[place][t] > 0] if -1 in row else row
+            continue
         nothing = xp.full_like(tokens, -1)
         held = gather(xp, masses, xp.where(tokens < 0, xp.zeros_like(tokens), tokens)) > 0
         tokens = xp.where(held | ~xp.any(tokens < 0, axis=-1, keepdims=True), tokens, nothing)
         parts.append(xp.where(xp.isfinite(total(xp, masses, keepdims=True)), tokens, 2 * nothing).reshape(-1))
-    host = to_numpy(xp.concat(parts)).tolist()
-    found: list[list[int]] = [[]] * len(laws)
+    if not parts:
+        return found
+    host = to_numpy(namespace(*parts).concat(parts)).tolist()
     for places in groups.values():
         for place in places:
             found[place], host = host[: of[place].k], host[of[place].k :]
             if -2 in found[place]:
                 raise LawError("logits are NaN or infinite, or all are -inf")
     return found
-
-
-def _sampled(here: Array, law: DraftLaw, coins: np.ndarray) -> list[int]:
-    tokens = law.sample(here[None], like(coins, here)[None]).tokens[0].tolist()
-    if -1 in tokens:  # the support is short, and what is drawn is all of it, as by the same law with fewer slots
-        tokens = [token for token in tokens if token >= 0 and here[token] > 0]
-    return tokens
 
 
 def _most_probable(laws: list[Array], nodes: int) -> list[list[tuple[float, int]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +31,10 @@ class Processing:
 
     def law(self, logits: torch.Tensor) -> Array:
         """(..., V) logits -> (..., V) law in float64: a numpy array of logits on the CPU, a tensor on a device."""
-        law = from_logits(logits.detach(), **asdict(self), check=may_wait(logits))
+        law = from_logits(
+            logits.detach(), temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p,
+            check=may_wait(logits),
+        )  # fmt: skip
         return law.numpy() if may_wait(law) else law
 
 

@@ -78,6 +78,7 @@ class Layers:
         sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
         written, seen = cache.views(len(self.weights), n)
         on_host = x.device.type == "cpu"
+        seen_by = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, -torch.inf)  # once, not in every layer
         for layer, (new_keys, new_values), (keys, values) in zip(self.weights, written, seen, strict=True):
             y = self.norm(x, layer.before_attention)
             both, value = layer.read(y)
@@ -94,7 +95,7 @@ class Layers:
                     for part in (keys, values)
                 )
             y = F.scaled_dot_product_attention(
-                query, keys, values, attn_mask=mask, scale=self.scale, enable_gqa=query.shape[1] != keys.shape[1]
+                query, keys, values, attn_mask=seen_by, scale=self.scale, enable_gqa=query.shape[1] != keys.shape[1]
             )
             y = y.reshape(rows, heads, n, size).transpose(1, 2).reshape(rows, n, heads * size)
             x = x + layer.out(y)[0]

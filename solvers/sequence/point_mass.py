@@ -27,7 +27,7 @@ class PointMass(DescendingRule):
     def supports(self, law: DraftLaw) -> bool:
         return True
 
-    def coins_at(self, tree: DraftTree, node: int) -> int:
+    def coins_after(self, draws: int) -> int:
         return 1
 
     def laws_after(self, tree: DraftTree, node: int, target: Array, draft: Array) -> Array:

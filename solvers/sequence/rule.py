@@ -101,8 +101,8 @@ class DescendingRule(TreeRule):
     """Takes a token at the root, goes on while it is a child of the node, and stops at the first that is none."""
 
     @abstractmethod
-    def coins_at(self, tree: DraftTree, node: int) -> int:
-        """How many coins the token after `node` takes."""
+    def coins_after(self, draws: int) -> int:
+        """How many coins the token after a node takes that so many drafts go on from."""
 
     @abstractmethod
     def laws_after(self, tree: DraftTree, node: int, target: Array, draft: Array) -> Array:
@@ -110,13 +110,15 @@ class DescendingRule(TreeRule):
 
     @abstractmethod
     def tokens_after(self, tree: DraftTree, nodes: list[int], target: Array, draft: Array, coins: Array) -> Array:
-        """The tokens after nodes (n,), all with as many draws, from laws (n, V) and coins (n, coins_at(node))."""
+        """The tokens after nodes (n,), all with as many draws, from laws (n, V) and coins (n, many)."""
 
     def coins(self, tree: DraftTree) -> int:
         return int(self._ends(tree)[-1])
 
     def _ends(self, tree: DraftTree) -> np.ndarray:
-        return np.cumsum([0, *(self.coins_at(tree, node) for node in range(-1, len(tree)))])
+        draws = [tree.drawn(node).size for node in range(-1, len(tree))]
+        coins = {many: self.coins_after(many) for many in {*draws}}
+        return np.cumsum([0, *(coins[many] for many in draws)])
 
     def _tokens(self, tree: DraftTree, nodes: list[int], target: Array, draft: Array, coins: Array) -> Array:
         xp = namespace(target)
@@ -158,7 +160,7 @@ class DescendingRule(TreeRule):
         parts, order = [], []
         for nodes in groups.values():
             target, draft = laws_at(tree, nodes, target_laws, draft_laws)
-            starts, many = ends[np.array(nodes) + 1], self.coins_at(tree, nodes[0])
+            starts, many = ends[np.array(nodes) + 1], self.coins_after(tree.drawn(nodes[0]).size)
             thrown = take(coins, (starts[:, None] + np.arange(many)).reshape(-1)).reshape(len(nodes), many)
             parts.append(self._tokens(tree, nodes, target, draft, thrown))
             order += nodes

@@ -41,9 +41,8 @@ class SpecTr(DescendingRule):
     def supports(self, law: DraftLaw) -> bool:
         return self.selector.supports(law)
 
-    def coins_at(self, tree: DraftTree, node: int) -> int:
-        many = tree.drawn(node).size
-        return self.selector.coins(many) if many else 1
+    def coins_after(self, draws: int) -> int:
+        return self.selector.coins(draws) if draws else 1
 
     def laws_after(self, tree: DraftTree, node: int, target: Array, draft: Array) -> Array:
         drawn = tree.drawn(node)
