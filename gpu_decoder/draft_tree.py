@@ -12,7 +12,7 @@ import torch
 from gpu_decoder.coins import Coins
 from gpu_decoder.drafters import DraftSession, Scores, widened
 from gpu_decoder.tree_slots import Block
-from ot_spec.arrays import Array, gather, is_exact, is_numpy, like, namespace, to_numpy, total
+from ot_spec.arrays import Array, gather, is_exact, is_numpy, like, may_wait, namespace, to_numpy, total
 from ot_spec.draft_law import IID, DraftLaw, Fixed, HubPair, TopThenSample, WithoutReplacement
 from ot_spec.errors import LawError, OptionError
 from ot_spec.tree import DraftTree, LawsByNode
@@ -248,9 +248,12 @@ def _lay_out_laws(
         logits = logits[possible]
         if not len(logits):
             return
+    if ids is not None and may_wait(ids) and not bool((ids[1:] > ids[:-1]).all()):  # ties fall to the lowest id
+        ids, order = ids.sort()
+        logits = logits[:, order]
     laws, place = law(logits), 0
-    if not is_numpy(laws) or (ids is not None and not bool((ids[1:] > ids[:-1]).all())):
-        laws, ids = _widened(laws, ids, vocab), None  # a device reads all of them; ties fall to the lowest id
+    if not is_numpy(laws):  # a device reads all of them
+        laws, ids = _widened(laws, ids, vocab), None
     names = None if ids is None else to_numpy(ids)
     for row in rows:
         row.ids = names

@@ -18,37 +18,68 @@ from gpu_decoder.models import has_bfloat16
 
 _ROWS = 8  # rows that matrices are laid out for; others come out right, and nearly as fast
 _DTYPES = (torch.float32, torch.bfloat16)
+_SAMPLED = 8  # rows and columns of a weight that are looked at for changes
 
 
 class Matrix:
-    """x (..., n) -> for each group of linear maps what they make of x, side by side."""
+    """x (..., n) -> for each group of linear maps what they make of x, side by side; weights as the maps hold them
+    then."""
 
     def __init__(self, *groups: Sequence[Any]):
-        self.groups = [[(part.weight, part.bias) for part in group] for group in groups]
+        self.groups = groups
 
     def __call__(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
-        made = [[F.linear(x, weight, bias) for weight, bias in group] for group in self.groups]
+        made = [[F.linear(x, *_weights(part)) for part in group] for group in self.groups]
         return [torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0] for parts in made]
 
 
 class PackedMatrix(Matrix):
-    """The same, up to rounding, from one matrix laid out beforehand; anew where a weight was changed in place."""
+    """The same, up to rounding, from one matrix laid out beforehand; anew where a weight was replaced, or changed in
+    place by an operation that torch counts. `look` finds changes that it does not count."""
 
     def __init__(self, *groups: Sequence[Any]):
         super().__init__(*groups)
-        self._parts = list(chain.from_iterable(self.groups))
-        self._sizes = [sum(weight.shape[0] for weight, _ in group) for group in self.groups]
-        self._state: Any = None
+        self._parts = list(chain.from_iterable(groups))
+        self._sizes = [sum(_weights(part)[0].shape[0] for part in group) for group in groups]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._state, self._sample, self._packed, self._bias = None, None, None, None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_state": None, "_sample": None, "_packed": None, "_bias": None}
 
     def __call__(self, x: torch.Tensor) -> Sequence[torch.Tensor]:
-        if torch.is_grad_enabled() or x.dtype not in _DTYPES or x.device.type != "cpu":
+        weights = [_weights(part) for part in self._parts]
+        if x.dtype != weights[0][0].dtype or x.dtype not in _DTYPES or x.device.type != "cpu" or _other_ways():
             return super().__call__(x)  # a training, or a model moved since
-        state = [(a.data_ptr(), _version(a)) for part in self._parts for a in part if a is not None]
+        state = [(id(a), a.data_ptr(), _version(a)) for pair in weights for a in pair if a is not None]
         if state != self._state:
-            self._packed, self._bias = _packed(self._parts)
+            self._packed, self._bias = _packed(weights)
             self._state = state
         made = torch.ops.mkldnn._linear_pointwise(x, self._packed, self._bias, "none", [], "")
         return made.split_with_sizes(self._sizes, dim=-1) if len(self._sizes) > 1 else [made]
+
+    def look(self) -> None:
+        """Pack anew at the next call where a few entries of the weights are others than when this was called last."""
+        found = [_corner(a) for part in self._parts for a in _weights(part) if a is not None]
+        if found != self._sample:
+            self._forget()
+            self._sample = found
+
+
+def _weights(part: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of a linear map; a module's own way to them takes ten times as long."""
+    held = vars(part).get("_parameters", {})
+    return (held["weight"], held.get("bias")) if "weight" in held else (part.weight, part.bias)
+
+
+def _other_ways() -> bool:
+    return torch.is_grad_enabled() or torch.is_autocast_enabled("cpu")
+
+
+def _corner(a: torch.Tensor) -> list[Any]:
+    return a.detach()[tuple(slice(None, None, max(1, size // _SAMPLED)) for size in a.shape)].tolist()
 
 
 def _packed(parts: Sequence[tuple[torch.Tensor, torch.Tensor | None]]) -> tuple[Any, torch.Tensor | None]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from gpu_decoder.kv_cache import TreeCache
-from gpu_decoder.matrix import Matrix, can_pack, matrix
+from gpu_decoder.matrix import Matrix, PackedMatrix, can_pack, matrix
 
 _KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 _PACKED = 4 << 30  # bytes of a model whose matrices are copied to be laid out anew, at most
@@ -26,7 +26,8 @@ Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, TreeCache, list[to
 
 
 class Layer(NamedTuple):
-    """Weights of one layer. read: queries and keys side by side, values; open: gate, up."""
+    """One layer: its norms, whose weights are read as they are, and its matrices. read: queries and keys side by side,
+    values; open: gate, up."""
 
     before_attention: Any
     read: Matrix
@@ -80,7 +81,7 @@ class Layers:
         on_host = x.device.type == "cpu"
         seen_by = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, -torch.inf)  # once, not in every layer
         for layer, (new_keys, new_values), (keys, values) in zip(self.weights, written, seen, strict=True):
-            y = self.norm(x, layer.before_attention)
+            y = self.norm(x, layer.before_attention.weight)
             both, value = layer.read(y)
             both = both.view(rows, n, heads + groups, size).transpose(1, 2)
             both = both * cos + torch.cat((both[..., half:], both[..., :half]), dim=-1) * sin
@@ -99,7 +100,7 @@ class Layers:
             )
             y = y.reshape(rows, heads, n, size).transpose(1, 2).reshape(rows, n, heads * size)
             x = x + layer.out(y)[0]
-            gate, up = layer.open(self.norm(x, layer.before_mlp))
+            gate, up = layer.open(self.norm(x, layer.before_mlp.weight))
             x = x + layer.down(F.silu(gate) * up)[0]
             if hidden is not None:
                 hidden.append(x)
@@ -109,12 +110,18 @@ class Layers:
 @dataclass(frozen=True)
 class Shortcut:
     """A short way through a model whose attention has `groups` of keys and values of `size`. packed: its matrices are
-    laid out for a few rows."""
+    laid out for a few rows; they are `matrices` then."""
 
     forward: Forward
     packed: bool
     groups: int
     size: int
+    matrices: Sequence[Any] = ()
+
+    def look(self) -> None:
+        """Notice weights that were changed in ways torch does not count, such as through `.data`."""
+        for each in self.matrices:
+            each.look()
 
 
 _known: weakref.WeakKeyDictionary[torch.nn.Module, Shortcut | None] = weakref.WeakKeyDictionary()
@@ -134,6 +141,7 @@ def shortcut(module: torch.nn.Module) -> Shortcut | None:
                 _known[module] = way
                 if can_pack(next(module.parameters())) and _bytes(module) <= _PACKED:
                     way = _way(module, packed=True)
+                    way.look()
                     if all(_close(a, b) for a, b in zip(own, _tree_logits(module, way.forward), strict=True)):
                         _known[module] = way
     return _known[module]
@@ -175,7 +183,7 @@ def _way(module: Any, packed: bool) -> Shortcut:
         scale=decoder.layers[0].self_attn.scaling,
         eps=config.rms_norm_eps,
     )
-    embedding, last, head = decoder.embed_tokens, decoder.norm.weight, matrix([module.lm_head], packed=packed)
+    embedding, last, head = decoder.embed_tokens, decoder.norm, matrix([module.lm_head], packed=packed)
 
     def forward(
         ids: torch.Tensor,
@@ -188,19 +196,20 @@ def _way(module: Any, packed: bool) -> Shortcut:
         x = embedding(ids)
         cos, sin = decoder.rotary_emb(x, position_ids=positions)
         x = layers.run(x, cos, sin, mask, cache, hidden)
-        return head(layers.norm(x if wanted else x[:, :0], last))[0]
+        return head(layers.norm(x if wanted else x[:, :0], last.weight))[0]
 
-    return Shortcut(forward, packed, layers.groups, layers.size)
+    own = [each for layer in layers.weights for each in layer if isinstance(each, PackedMatrix)]
+    return Shortcut(forward, packed, layers.groups, layers.size, [*own, head] if packed else [])
 
 
 def layer_of(layer: Any, packed: bool = False) -> Layer:
     """The weights of a module with the parts of a Llama layer."""
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
-        layer.input_layernorm.weight,
+        layer.input_layernorm,
         matrix([attention.q_proj, attention.k_proj], [attention.v_proj], packed=packed),
         matrix([attention.o_proj], packed=packed),
-        layer.post_attention_layernorm.weight,
+        layer.post_attention_layernorm,
         matrix([mlp.gate_proj], [mlp.up_proj], packed=packed),
         matrix([mlp.down_proj], packed=packed),
     )

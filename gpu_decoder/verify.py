@@ -44,6 +44,7 @@ class TreeReader:
         self._slots = TreeSlots(_attention_of(model.model).layers, rows)
         short = shortcut(model.model)
         if short is not None:
+            short.look()
             self._slots.cache.lay_out(short.groups, short.size, model.model.get_input_embeddings().weight)
 
     @property

@@ -214,7 +214,7 @@ def or_else(xp: Any, weights: Array, otherwise: Array) -> Array:
 
 def gather(xp: Any, rows: Array, index: Array) -> Array:
     """rows[..., index[..., j]] for each j, broadcasting the leading axes."""
-    if is_numpy(rows) and rows.size == rows.shape[-1]:
+    if is_numpy(rows) and rows.size == rows.shape[-1] and index.ndim >= rows.ndim:
         return rows.reshape(-1)[index]
     if rows.shape[:-1] != index.shape[:-1]:
         lead = np.broadcast_shapes(tuple(rows.shape[:-1]), tuple(index.shape[:-1]))
@@ -232,7 +232,8 @@ def pick(weights: Array, coins: Array) -> Array:
     """
     xp = namespace(weights)
     coins = coins_like(coins, weights)
-    if is_numpy(weights) and not is_exact(weights) and weights.shape[-1] > 8 * _SUMMED:
+    few = coins.size * _SUMMED <= 16 * weights.size if is_numpy(weights) else False
+    if few and not is_exact(weights) and weights.shape[-1] > 8 * _SUMMED:
         return _pick_by_blocks(weights, coins)
     cdf = cumulative(xp, weights)
     found = search(cdf, coins * cdf[..., -1:])
@@ -249,7 +250,7 @@ def _pick_by_blocks(weights: np.ndarray, coins: np.ndarray) -> np.ndarray:
     short = -size % _SUMMED
     if short:
         weights = np.concatenate([weights, np.zeros((*weights.shape[:-1], short))], axis=-1)
-    blocks = weights.reshape(*weights.shape[:-1], -1, _SUMMED)
+    blocks = weights.reshape(*weights.shape[:-1], weights.shape[-1] // _SUMMED, _SUMMED)
     ends = np.cumsum(blocks.sum(axis=-1), axis=-1)
     aims = coins * ends[..., -1:]
     last = (ends < ends[..., -1:]).sum(axis=-1, keepdims=True)  # the first at which the total is reached

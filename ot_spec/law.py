@@ -10,6 +10,7 @@ Order of processing, here and everywhere: temperature, top-k, top-p of the renor
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import Any
 
@@ -207,16 +208,15 @@ def _softmax(xp: Any, logits: Array, temperature: np.ndarray, checked: Array | N
     top = xp.max(weights, axis=-1, keepdims=True)
     if checked is not None and not bool(xp.all(xp.isfinite(top))):
         _refuse_logits(xp, checked)  # NaN or +inf where any entry is, -inf where all are
+    # in place, but where what is written over is needed for a gradient
+    own = not getattr(weights, "requires_grad", False)
+    less, over = (operator.isub, operator.itruediv) if own else (operator.sub, operator.truediv)
     with np.errstate(over="ignore"):  # -inf is right for what is further down than a float can say
-        weights -= top
+        weights = less(weights, top)
         if (temperature != 1).any():
-            weights /= like(np.where(temperature > 0, temperature, 1.0), logits)
-    law = xp.exp(weights)
-    mass = total(xp, law, keepdims=True)
-    if getattr(law, "requires_grad", False):  # what exp made is needed for its gradient
-        law = law / mass
-    else:
-        law /= mass
+            weights = over(weights, like(np.where(temperature > 0, temperature, 1.0), logits))
+    weights = xp.exp(weights)
+    law = over(weights, total(xp, weights, keepdims=True))
     if (temperature > 0).all():
         return law
     return xp.where(like(temperature > 0, logits), law, one_hot(xp, xp.argmax(logits, axis=-1), law))

@@ -24,6 +24,7 @@ from gpu_decoder.tree_slots import Block
 from gpu_decoder.verify import TreeReader
 from ot_spec import reheated
 from ot_spec.captured import Captured, CapturedWriter, overlap, read
+from ot_spec.errors import RecordFileError
 from solvers.gap.study import gap_study
 from solvers.gap.tuned import tuned
 
@@ -45,8 +46,12 @@ def judge(
     file = folder / "evaluation.json"
     asked = {"evaluation": hash_of(prompts), **settings}
     if file.exists():
-        found = json.loads(file.read_text())
-        refuse_other_settings(found.pop("of"), asked, str(file))
+        try:
+            found = json.loads(file.read_text())
+            of = found.pop("of")
+        except (ValueError, KeyError, AttributeError, TypeError) as reason:
+            raise RecordFileError(f"{file} is no evaluation ({reason!r}): delete it to evaluate again") from reason
+        refuse_other_settings(of, asked, str(file))
         return found
     found = evaluate(
         target, drafter, prompts, folder, jobs=torch.get_num_threads(),

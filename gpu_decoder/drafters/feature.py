@@ -65,6 +65,7 @@ class _Pairs:
 
     def __init__(self, net: FeatureNet, rows: int):
         self._net, config = net, net.config
+        net.look()
         self.slots = TreeSlots(config.layers, rows)
         self.slots.cache.lay_out(config.groups, config.size, net.join.weight)
 

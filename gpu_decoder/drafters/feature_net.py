@@ -22,7 +22,7 @@ from torch import nn
 
 from gpu_decoder.drafters.drafter import widened
 from gpu_decoder.kv_cache import TreeCache
-from gpu_decoder.matrix import Matrix, can_pack, matrix
+from gpu_decoder.matrix import Matrix, PackedMatrix, can_pack, matrix
 from gpu_decoder.models import LanguageModel, fingerprint
 from gpu_decoder.shortcut import Layers, layer_of
 from ot_spec.errors import ModelError, VocabularyError
@@ -162,7 +162,7 @@ class FeatureNet(nn.Module):
     @cached_property
     def _products(self) -> _Products:
         config, packed = self.config, can_pack(self.join.weight)
-        whole = SimpleNamespace(weight=self.rows, bias=None)
+        whole: Any = self.head or SimpleNamespace(weight=self._rows, bias=None)
         weights = [layer_of(layer, packed) for layer in self.layers]
         parts: Any = self.tail or ()
         return _Products(
@@ -172,6 +172,13 @@ class FeatureNet(nn.Module):
             matrix([whole], *([part] for part in parts[:1]), packed=packed),
             matrix([parts[1]], packed=packed) if self.tail else None,
         )
+
+    def look(self) -> None:
+        """Notice weights that were changed in ways torch does not count, such as through `.data`."""
+        products = self._products
+        for each in (*products, *(each for layer in products.layers.weights for each in layer)):
+            if isinstance(each, PackedMatrix):
+                each.look()
 
     @property
     def rows(self) -> torch.Tensor:

@@ -3,6 +3,7 @@ to rounding, or is not taken."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,64 @@ def test_a_model_converted_since_is_read_as_it_is(monkeypatch):
     for got, wanted in zip(after, read_twice(module), strict=True):
         assert got.dtype == torch.float64
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4 * float(wanted.std()))
+
+
+def written_over(module):
+    module.model.layers[1].mlp.up_proj.weight.data.mul_(2)
+
+
+def merged(module):
+    module.lm_head.weight.data += 0.5 * module.lm_head.weight.data.flip(0)
+
+
+def replaced_head(module):
+    module.lm_head.weight = torch.nn.Parameter(2 * module.lm_head.weight.flip(0), requires_grad=False)
+
+
+def replaced_norms(module):
+    module.model.layers[0].input_layernorm.weight = torch.nn.Parameter(torch.full((48,), 3.0))
+    module.model.norm.weight = torch.nn.Parameter(torch.linspace(1, 2, 48))
+
+
+def other_state(module):
+    module.load_state_dict({name: w.flip(0) for name, w in module.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("change", [written_over, merged, replaced_head, replaced_norms, other_state])
+def test_weights_are_read_as_they_are_now(change, dtype, monkeypatch):
+    module = made("llama", dtype)
+    before = read_twice(module)
+    with torch.no_grad():
+        change(module)
+    module.to(dtype)
+    after = read_twice(module)
+    monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+    rtol = 1e-4 if dtype == torch.float32 else 2e-2
+    for old, got, wanted in zip(before, after, read_twice(module), strict=True):
+        assert (old - got).abs().max() > 0.1 * got.std()
+        torch.testing.assert_close(got, wanted, rtol=rtol, atol=rtol * float(wanted.std()))
+
+
+@packing
+def test_under_autocast_it_reads_as_the_model_does(monkeypatch):
+    module = made("llama", torch.float32)
+    read_twice(module)
+    with torch.autocast("cpu", torch.bfloat16):
+        after = read_twice(module)
+        monkeypatch.setattr("gpu_decoder.verify.shortcut", lambda module: None)
+        for got, wanted in zip(after, read_twice(module), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=5e-2, atol=5e-2 * float(wanted.std()))
+
+
+def test_a_copy_is_packed_by_itself():
+    module = made("llama", torch.float32)
+    x, part = torch.ones(2, 48), module.get_submodule("model.layers.0.mlp.gate_proj")
+    with torch.no_grad():
+        product = matrix.matrix([part], packed=can_pack(torch.empty(0)))
+        first = product(x)[0]
+        other = copy.deepcopy(product)
+        assert torch.equal(other(x)[0], first)
 
 
 def _off(self, x):

@@ -87,6 +87,16 @@ def test_a_folder_of_something_else_is_refused(tmp_path, tiny, prompts, capsys, 
     assert commands.contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"a": 1}', "3"])
+def test_a_damaged_evaluation_is_refused(tmp_path, tiny, prompts, capsys, text):
+    (tmp_path / "evaluation.json").write_text(text)
+    status, said = judge(
+        "--out", tmp_path, "--draft", "exit:1", "--target", tiny, "--prompts", prompts, "--json", *FEW
+    )  # fmt: skip
+    shown = capsys.readouterr().err
+    assert (status, said) == (2, "") and "is no evaluation" in shown and "delete it" in shown
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -336,6 +336,9 @@ def test_long_rows_are_drawn_from_beside_each_other():
     assert pick(rows, thrown).tolist() == alone.tolist() == pick(rows, np.stack([thrown] * 3)).tolist()
     assert pick(rows[0], np.stack([thrown] * 2)).tolist() == [alone[0].tolist()] * 2
     assert pick(np.zeros((2, 3000)), thrown[:2]).tolist() == [[2999] * 2] * 2
+    assert pick(np.ones((0, 3000)), np.zeros((0, 2))).shape == (0, 2)
+    many = np.linspace(0, 1, 5000, endpoint=False)  # too many to look for each by itself
+    assert pick(rows[0], many)[::100].tolist() == alone[0].tolist()
 
 
 def test_one_coin_has_the_recorded_law():

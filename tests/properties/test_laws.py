@@ -315,3 +315,17 @@ def test_a_large_law_is_cut_as_its_whole_order_says(vocab, heat, options):
             before += row[token] / mass
         assert sorted(kept) == np.flatnonzero(got).tolist()
         assert np.abs(got[kept] - row[kept] / row[kept].sum()).max() < 1e-14
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_law_can_be_differentiated(temperature):
+    logits = torch.tensor([[0.3, -1.0, 2.0], [0.0, 0.5, -0.5]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: from_logits(x, temperature=temperature), logits)
+    assert torch.autograd.gradcheck(lambda x: from_logits(x, temperature=temperature, check=False), logits)
+
+
+def test_logits_are_left_as_they_are():
+    given = np.array([[0.3, -1.0, 2.0]])
+    for logits in (given, torch.tensor(given)):
+        from_logits(logits, temperature=0.5)
+        assert logits.tolist() == [[0.3, -1.0, 2.0]]
